@@ -35,6 +35,7 @@ from chaos.faults.network.cut_from_zookeeper import CutFromZooKeeper
 from chaos.faults.network.isolated import Isolated
 from chaos.faults.network.lossy_network import LossyNetwork
 from chaos.faults.network.one_way_cut import OneWayCut
+from chaos.faults.network.one_way_cut_from_clients import OneWayCutFromClients
 from chaos.faults.network.one_way_cut_from_zookeeper import OneWayCutFromZooKeeper
 from chaos.faults.network.pair_cut import PairCut
 from chaos.faults.network.slow_network import SlowNetwork
@@ -65,6 +66,7 @@ ALL: Final[tuple[type[Fault], ...]] = (
     OneWayCutFromZooKeeper,
     CutFromOneServer,
     CutFromClients,
+    OneWayCutFromClients,
     Isolated,
     SlowNetwork,
     LossyNetwork,

@@ -7,7 +7,10 @@ from typing import Final
 #: Kinds that came later than some of these: without them a seed draws the faults that it drew then.
 _LATER: Final = (
     "--without",
-    "pack truncated,catalog truncated,isolated,one-way cut from ZooKeeper,replicas lost",
+    (
+        "pack truncated,catalog truncated,isolated,one-way cut from ZooKeeper,one-way cut from clients,"
+        "replicas lost"
+    ),
 )
 
 #: Each with the fault that it found, here or in a judge.

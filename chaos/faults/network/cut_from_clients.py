@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.network.cutting import Dropped, cut
+from chaos.faults.network.cutting import Dropped, cut, without_clients
 from chaos.faults.reviving import serve_again
 from chaos.faults.signs import Signs, shown
-from chaos.watching.seeing import status, views
 from chaos.world import World
 from tidelock.testing import CLIENTS
 
@@ -31,15 +30,9 @@ class CutFromClients(Fault):
         del chosen
         [target] = targets
 
-        def unheard() -> str | None:
-            if status(world, target) is not None:
-                return None
-            seen = next((other for other, row in views(world, target) if row["alive"]), None)
-            return f"{target} does not answer, and {seen} sees it alive" if seen else None
-
         dropped = Dropped(world, [target])
         try:
             with cut(world, [(target, CLIENTS)]):
-                yield shown(Signs(dropped.look, unheard))
+                yield shown(Signs(dropped.look, without_clients(world, target)))
         finally:
             serve_again(world, target)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from chaos.faults.signs import Look
-from chaos.watching.seeing import answering, silent, status
+from chaos.watching.seeing import answering, silent, status, views
 from chaos.world import World
 from tidelock.testing import CLIENTS
 
@@ -74,5 +74,17 @@ def without_zookeeper(world: World, replica: str) -> Look:
         if found is not None and found["state"] == "suspended":
             return f"{replica} has suspended itself: {found['reason']}"
         return silent(world, replica)
+
+    return look
+
+
+def without_clients(world: World, replica: str) -> Look:
+    """Return what looks whether a replica gives its clients no answer although the others see it alive."""
+
+    def look() -> str | None:
+        if status(world, replica) is not None:
+            return None
+        seen = next((other for other, row in views(world, replica) if row["alive"]), None)
+        return f"{replica} does not answer, and {seen} sees it alive" if seen else None
 
     return look
