@@ -6,16 +6,17 @@ skipped, and fail in CI.
 
 from __future__ import annotations
 
+import json
 import random
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from chaos.record.history import History, Operation
+from chaos.record.history import History, Operation, lines
 from tests.chaos import outside_lists
 from tests.checkers import outside
-from tests.checkers.outside import MODEL, Judgement
+from tests.checkers.outside import MODEL, MODEL_OF_ROWS, Judgement
 from tests.support.faults import ability
 from tests.support.project.source import ROOT
 
@@ -75,6 +76,23 @@ def test_an_anomaly_is_found(adya: Path, name: str) -> None:
     verdict = outside.judged(adya, _BAD / f"{name}.jsonl", model=model)
     assert verdict.judgement is Judgement.ANOMALIES
     assert what in verdict.text
+
+
+def test_rows_that_were_added_at_the_same_time_are_in_no_order(adya: Path, tmp_path: Path) -> None:
+    """A transaction reads its own row; one that was committed meanwhile has an earlier CSN."""
+    path = tmp_path / "list_append.ordered.jsonl"
+    with closing(History(path)) as history:
+        one, other, reader = (history.process() for _ in range(3))
+        one.invoke([["append", "la0/1", 2], ["r", "la0/1", None]])
+        other.invoke([["append", "la0/1", 1]])
+        other.ok([["append", "la0/1", 1]])
+        one.ok([["append", "la0/1", 2], ["r", "la0/1", [2]]])
+        reader.invoke([["r", "la0/1", None]])
+        reader.ok([["r", "la0/1", [1, 2]]])
+    assert outside.judged(adya, path, model=MODEL_OF_ROWS).judgement is Judgement.ANOMALIES
+    told = tmp_path / "rows.jsonl"
+    told.write_text("".join(json.dumps(line) + "\n" for line in outside_lists.read_first(lines(path))))
+    assert outside.judged(adya, told, model=MODEL_OF_ROWS).judgement is Judgement.VALID
 
 
 def test_what_is_no_history_is_refused(adya: Path, tmp_path: Path) -> None:

@@ -302,6 +302,7 @@ class _Settings:
     """As far as commits under a label need them."""
 
     commit_gather_s = 0.0
+    head_turn_s = 1.0
     wait_bound_s = 1.0
 
 
