@@ -35,6 +35,8 @@ LEFT_OUT = pytest.StashKey[int]()
 #: Spark are apart from each other: on a busy machine its Python processes may need longer to start than the
 #: ten seconds that it allows.
 _FIRST = (
+    "tests/chaos/test_kept_seeds.py",
+    "tests/chaos/test_chaos_runs.py",
     "tests/sim/test_explore.py",
     "tests/chaos/test_spark_streams.py",
     "tests/sim/test_seeds.py",

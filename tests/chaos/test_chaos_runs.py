@@ -1,4 +1,4 @@
-"""Whole runs of the chaos runner: a short one, fresh seeds, seeds that found something, and planted bugs.
+"""Whole runs of the chaos runner: a short one, a fresh seed, one in containers, and planted bugs.
 
     python -m chaos --seed 7 --minutes 3
 
@@ -14,58 +14,23 @@ import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
-from chaos.__main__ import parser, plans_of
-from chaos.planning.kept_seeds import KEPT
-from chaos.result import Result, told
-from chaos.runner import run
 from chaos.setup import images
-from chaos.setup.options import Options
-from tests.chaos import outside_lists
+from tests.chaos.runs import SHARED, require_lists_valid_outside, require_passed, result_of
 from tests.support.faults import ability
 from tests.support.project import source
 from tests.support.telling import Tell
 from tests.support.waiting import eventually
 from tidelock.testing import commands
 
-#: The bounds of a machine that many tests share.
-SHARED: Final = Options(stall_max_s=60.0, converge_s=240.0)
-
 
 @pytest.fixture(autouse=True)
 def networks() -> None:
     """Networks and disks of a cluster's own need root."""
     ability.require(commands.lack())
-
-
-def result_of(folder: Path, tell: Tell, *words: str, options: Options = SHARED) -> Result:
-    """Run a command line of the runner in a folder, and show what it has come to."""
-    [plan] = plans_of(parser().parse_args([*words]))
-    result = run(plan, folder / "run", options)
-    tell(told(result, str(folder / "run")))
-    return result
-
-
-def require_passed(result: Result) -> None:
-    """Require that no promise was broken, and that enough has happened to say so."""
-    assert result.violations == []
-    assert result.unproven == []
-    assert result.commits > 0
-    assert result.reads > 0
-
-
-def require_lists_valid_outside(folder: Path, tell: Tell) -> None:
-    """Require that a program of others finds nothing in the lists of a run either, if it had any."""
-    ordered = folder / "run" / "histories" / "list_append.ordered.jsonl"
-    if not ordered.exists():
-        return
-    if ability.is_lacking(lack := outside_lists.lack()):
-        tell(f"the lists were judged by nobody else: {lack}")
-        return
-    outside_lists.require_valid(ordered)
 
 
 @pytest.mark.timeout(400)
@@ -89,18 +54,6 @@ def test_a_fresh_seed_breaks_no_promise(tmp_path: Path, tell: Tell, fresh_seed: 
     """All workloads and all faults, with a seed that nobody has tried, on three or four replicas."""
     replicas = str(3 + fresh_seed % 2)
     words = ("--seed", str(fresh_seed), "--minutes", "3", "--replicas", replicas)
-    require_passed(result_of(tmp_path, tell, *words))
-    require_lists_valid_outside(tmp_path, tell)
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("words", KEPT, ids=" ".join)
-def test_a_seed_that_found_something_finds_it_no_more(
-    words: tuple[str, ...], tmp_path: Path, tell: Tell
-) -> None:
-    """The fault that it found was mended, or the judge was."""
     require_passed(result_of(tmp_path, tell, *words))
     require_lists_valid_outside(tmp_path, tell)
 
