@@ -15,8 +15,8 @@ from tidelock.errors import TransactionClosedError, UnknownTableError
 from tidelock.loopback_names import reachable
 from tidelock.spark.options import ReadRoute, order, route
 from tidelock.spark.pinning import pin
-from tidelock.spark.schema import quoted, struct_of
-from tidelock.spark.sessions import name_services, redact_tokens
+from tidelock.spark.schema import has_times, quoted, struct_of
+from tidelock.spark.sessions import allow_times, name_services, redact_tokens
 from tidelock.spark.tables import Definitions, full_name, select, view_names
 
 
@@ -85,6 +85,8 @@ class _Attached:
 
     def dataframe(self, spark: SparkSession, table: str) -> DataFrame:
         schema = struct_of(self.definitions[table])
+        if has_times(self.definitions[table]):
+            allow_times(spark)
         rows = spark.read.options(**self.route.options).schema(schema).parquet(self.path(table))
         # Spark puts partition columns last; `select *` must give the columns in the table's order.
         return rows.select(*map(quoted, schema.names))

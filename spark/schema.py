@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import types as spark
 
 from tidelock.errors import UnsupportedTypeError
-from tidelock.type_text import Array, Map, Plain, Struct, TypeTree, parse
+from tidelock.type_text import Array, Map, Plain, Struct, TypeTree, parse, plain_names
 from tidelock.wire.rows import Fields
 
 _TYPES: Mapping[str, type[spark.DataType]] = {
@@ -27,6 +27,8 @@ _TYPES: Mapping[str, type[spark.DataType]] = {
     "timestamp": spark.TimestampType,
     "timestamp_ntz": spark.TimestampNTZType,
 }
+#: Spark's time of day; None before 4.1, which has none.
+_TIME: type[spark.DataType] | None = getattr(spark, "TimeType", None)
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 
 
@@ -42,6 +44,11 @@ def struct_of(definition: Fields) -> spark.StructType:
             for column in definition["columns"]
         ]
     )
+
+
+def has_times(definition: Fields) -> bool:
+    """Return whether a table has times of day, in a column or inside of one."""
+    return any("time" in plain_names(parse(column["type"])) for column in definition["columns"])
 
 
 def quoted(name: str) -> str:
@@ -78,13 +85,22 @@ def _type_of(tree: TypeTree) -> spark.DataType:
 def _plain(name: str) -> spark.DataType:
     if kind := _TYPES.get(name):
         return kind()
+    if name == "time" and _TIME is not None:
+        return _TIME()
     if match := _DECIMAL.fullmatch(name):
         return spark.DecimalType(int(match[1]), int(match[2]))
     raise ValueError(name)
 
 
 def _unknown(text: str, column: str) -> UnsupportedTypeError:
-    known = ", ".join([*_TYPES, "decimal(p,s)", "array<type>", "struct<name:type,...>", "map<type,type>"])
+    if _TIME is None and re.search(r"\btime\b", text):
+        return UnsupportedTypeError(
+            f"column {column} has type {text}, and this Spark has no time of day: read it with Spark 4.1 or "
+            "later, or with the client",
+            column=column,
+        )
+    nested = ("array<type>", "struct<name:type,...>", "map<type,type>")
+    known = ", ".join([*_TYPES, "time", "decimal(p,s)", *nested])
     return UnsupportedTypeError(
         f"column {column} has type {text!r}; this version of tidelock knows {known}: upgrade it",
         column=column,

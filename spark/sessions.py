@@ -13,6 +13,8 @@ _NAME_SERVICES = "dfs.nameservices"
 #: Runtime setting of a session: a regular expression whose matches are replaced in what Spark shows and
 #: records: plans in its user interface, event logs, explain().
 _REDACTION: Final = "spark.sql.redaction.string.regex"
+#: Runtime setting of a session: without it Spark 4 refuses each column with a time of day.
+_TIMES: Final = "spark.sql.timeType.enabled"
 
 
 def name_services(spark: SparkSession) -> list[str]:
@@ -39,3 +41,9 @@ def redact_tokens(spark: SparkSession) -> None:
         spark.conf.set(_REDACTION, PATTERN)
     elif PATTERN not in now:
         spark.conf.set(_REDACTION, f"{now}|{PATTERN}")
+
+
+def allow_times(spark: SparkSession) -> None:
+    """Make a session read and write times of day; Spark 4.1 and later have them."""
+    if spark.conf.get(_TIMES, None) != "true":
+        spark.conf.set(_TIMES, "true")

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidelock.client import Transaction
 from tidelock.errors import BadRequestError, SchemaMismatchError, TidelockError, UnavailableError
-from tidelock.spark.schema import quoted
-from tidelock.spark.sessions import redact_tokens
+from tidelock.spark.schema import has_times, quoted
+from tidelock.spark.sessions import allow_times, redact_tokens
 
 Mode = Literal["append", "overwrite", "overwrite_partitions"]
 
@@ -109,6 +109,8 @@ def write(df: DataFrame, tx: Transaction, table: str, mode: Mode = "append") -> 
     _check_names(df, names, table)
     spark = df.sparkSession
     redact_tokens(spark)
+    if has_times(definition):
+        allow_times(spark)
     writer = (
         df.select(*map(quoted, names)).write.mode(settings.save_mode).options(**OPTIONS, **settings.options)
     )

@@ -342,6 +342,7 @@ _FAMILIES: Final[tuple[tuple[_Family, _Family], ...]] = (
     (types.is_decimal, _is_integer_or_decimal),
     (_is_text, _is_text),
     (_is_bytes, _is_bytes),
+    (types.is_time, types.is_time),
     (types.is_date, types.is_date),
     (types.is_date, _is_naive),
     (_is_naive, types.is_date),

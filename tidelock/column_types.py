@@ -2,8 +2,8 @@
 
 A definition names a type by its Spark name (docs/protocol.md#bytes). Spark cannot read the other types of
 Arrow, or reads them as something else (tried with Spark 4.3 and Parquet written by Arrow: timestamp[ns],
-time, decimal256, float16 fail; unsigned integers and durations change). A table whose values are on the list
-under another type gets that type; the rest is refused, with the type to use instead.
+decimal256, float16 fail; unsigned integers and durations change). A table whose values are on the list under
+another type gets that type; the rest is refused, with the type to use instead.
 
 Arrays, structs and maps of these types are types too. Nothing inside of them is required: a list, a field or
 a value may be null whatever its source says, since Spark's names of types cannot say it for lists, and its
@@ -38,6 +38,7 @@ _PLAIN: dict[str, pa.DataType] = {
     "string": pa.string(),
     "binary": pa.binary(),
     "date": pa.date32(),
+    "time": pa.time64("us"),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
@@ -49,7 +50,6 @@ NESTED_DEPTH_MAX: Final = 16
 _FOREIGN: Final = {
     "variant": "string, with the check json_valid(column)",
     "json": "string, with the check json_valid(column)",
-    "time": "bigint with microseconds, or string",
     "uuid": "string",
 }
 #: The types whose values may be NaN, or a zero of either sign.
@@ -62,6 +62,7 @@ _NO_PARTITION: dict[str, str] = {
     "float": "equal values have several texts",
     "double": "equal values have several texts",
     "binary": "bytes have no text",
+    "time": "its text is not the same everywhere; partition by the hour, as an int",
     "timestamp": "Spark reads it in the time zone of its session; partition by a date",
     "timestamp_ntz": "its text is not the same everywhere; partition by a date",
 }
@@ -90,7 +91,6 @@ _STORED_AS: Final[tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...]]
 
 #: The type to use instead, first match wins.
 _INSTEAD: Final[tuple[tuple[Callable[[pa.DataType], bool], str], ...]] = (
-    (types.is_time, "int64 (bigint) with microseconds since midnight, or string"),
     (types.is_duration, "int64 (bigint) with microseconds"),
     (types.is_interval, "int64 (bigint) with microseconds, or int32 (int) with months"),
     (types.is_decimal, f"decimal128 with 1 to {DECIMAL_DIGITS_MAX} digits and a scale from 0 to that number"),
@@ -255,6 +255,8 @@ def _column_type(arrow: pa.DataType) -> pa.DataType:
         return _column_type(arrow.value_type)
     if types.is_timestamp(arrow):
         return pa.timestamp("us", tz=None if arrow.tz is None else "UTC")
+    if types.is_time(arrow):
+        return pa.time64("us")
     if types.is_decimal(arrow) and arrow.precision <= DECIMAL_DIGITS_MAX:
         return pa.decimal128(arrow.precision, arrow.scale)
     return next((column for same, column in _STORED_AS if same(arrow)), arrow)

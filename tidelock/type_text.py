@@ -104,6 +104,19 @@ def _leaves(tree: TypeTree) -> int:
             return _leaves(key) + _leaves(value)
 
 
+def plain_names(tree: TypeTree) -> set[str]:
+    """Return the names of the types without fields in a type, itself included."""
+    match tree:
+        case Plain(name):
+            return {name}
+        case Array(element):
+            return plain_names(element)
+        case Struct(fields):
+            return set().union(*(plain_names(kind) for _, kind in fields))
+        case Map(key, value):
+            return plain_names(key) | plain_names(value)
+
+
 def depth_of(tree: TypeTree) -> int:
     """Return how many types are inside each other; 1 for a plain one."""
     match tree:

@@ -59,6 +59,7 @@ _GROUP, _MATCH, _ROW, _COUNT = quote(GROUP_COLUMN), quote(MATCH), quote(ROW), qu
 #: Types whose smallest and largest value any client can compare, as JSON.
 _COMPARABLE = {
     "date": "{0} - DATE '1970-01-01'",
+    "time": "epoch_us({0})",
     "timestamp": "epoch_us({0})",
     "timestamp_ntz": "epoch_us({0})",
     **dict.fromkeys(("boolean", "tinyint", "smallint", "int", "bigint", "string"), "{0}"),

@@ -15,6 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types
 
 from tidelock.column_names import by_same, same
 from tidelock.column_types import FLOATING
@@ -24,6 +25,7 @@ from tidelock.errors import (
     SchemaMismatchError,
     SerializationConflictError,
 )
+from tidelock.parquet_leaves import leaf_paths
 from tidelock.part_layout import NO_FLOATS, FloatColumns
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.checking import check
@@ -68,6 +70,11 @@ class MutationRun:
         listed = not isinstance(request.action, InsertRows | DerivedRows | CheckRows)
         parts = session.parts(row.id) if listed else ()
         self.plan = _plan(TargetTable(session, row, self._schema, parts), request)
+        self._timed = [
+            index
+            for index, column in enumerate(self._schema.columns)
+            if any(types.is_time(leaf) for _, leaf in leaf_paths([column.arrow]))
+        ]
         self._old = self._updated = self._new = 0
 
     @property
@@ -93,7 +100,9 @@ class MutationRun:
                 else:
                     self._old += batch.num_rows
                     self._updated += (pc.sum(extra[0]).as_py() or 0) if extra else 0
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+                made = pa.RecordBatch.from_arrays(columns, schema=schema)
+                self._require_times(made)
+                yield made
         if self.plan.keeps and self._old != self.plan.rewritten:
             raise CorruptError(
                 f"{self.plan.rewritten} rows of table {self._schema.name} became {self._old}; nothing of "
@@ -110,6 +119,21 @@ class MutationRun:
             rows_inserted=self._new,
             checked=dict(self.plan.checked),
         )
+
+    def _require_times(self, batch: pa.RecordBatch) -> None:
+        """Refuse the end of a day as a time: DuckDB has 24:00:00, which Arrow and Spark do not have."""
+        for index in self._timed:
+            try:
+                batch.column(index).validate(full=True)
+            except pa.ArrowInvalid:
+                column, table = self._schema.columns[index], self._schema.name
+                raise SchemaMismatchError(
+                    f"column {column.name} of table {table} is {column.type}, but a new value of it is "
+                    "24:00:00; give 00:00:00 or 23:59:59.999999",
+                    table=table,
+                    column=column.name,
+                    value="24:00:00",
+                ) from None
 
     def _judge(self, misfits: pa.Array) -> None:
         if misfits.null_count == len(misfits):

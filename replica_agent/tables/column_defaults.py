@@ -25,12 +25,12 @@ DEFAULT_BYTES_MAX: Final = 256
 
 #: Text, perhaps of a date or a time; bytes; a word; a number.
 _SQL: Final = re.compile(
-    r"(?:(date|timestamp|timestamp_ntz)\s*)?'((?:[^']|'')*)'|x'((?:[0-9a-f]{2})*)'"
+    r"(?:(date|time|timestamp|timestamp_ntz)\s*)?'((?:[^']|'')*)'|x'((?:[0-9a-f]{2})*)'"
     r"|(null)|(true|false|[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)",
     re.IGNORECASE,
 )
 #: The types whose values are written in quotes.
-_QUOTED: Final = frozenset({"string", "date", "timestamp", "timestamp_ntz", "float", "double"})
+_QUOTED: Final = frozenset({"string", "date", "time", "timestamp", "timestamp_ntz", "float", "double"})
 #: Bytes of a value in Parquet, by its physical type. Texts and bytes have a length before them.
 _PLAIN_BYTES: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 _LENGTH_BYTES: Final = 4
@@ -62,7 +62,8 @@ def default_text(column: str, kind: str, value: Value, bytes_max: int = DEFAULT_
     except (ValueError, OverflowError, pa.ArrowException) as error:
         raise BadRequestError(
             f"expected the default of column {column} as a constant of type {kind}, found {shown} ({error}); "
-            "give e.g. 7, 'text', true, date '2026-01-01', timestamp '2026-01-01T00:00:00Z' or x'00ff'",
+            "give e.g. 7, 'text', true, date '2026-01-01', time '12:30:00', "
+            "timestamp '2026-01-01T00:00:00Z' or x'00ff'",
             column=column,
         ) from None
     if text is None:

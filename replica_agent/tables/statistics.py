@@ -49,8 +49,8 @@ def _of_column(kind: str, groups: Sequence[Any]) -> list[Any]:
     nulls = sum(group.null_count for group in groups)
     if kind in FLOATING or kind == "binary":
         return [None, None, nulls]
-    # As stored: Python has no date beyond the year 9999.
-    raw = kind in {"date", "timestamp", "timestamp_ntz"}
+    # As stored: Python has no date beyond the year 9999, and JSON has no times.
+    raw = kind in {"date", "time", "timestamp", "timestamp_ntz"}
     if any(not group.has_min_max and group.num_values for group in groups):
         return [None, None, nulls]
     bounds = [

@@ -21,10 +21,16 @@ from tidelock.cluster import LocalCluster
 from tidelock.exits import Exit
 
 NUMBERS = itertools.count(1)
-COLUMNS = "k bigint not null, name string, price decimal(9,2), day date, at timestamp, on_sale boolean"
-CSV = b'k,name,price,day,at,on_sale\n1,"a, ""b""\nc",1.25,2026-11-27,2026-11-27T12:00:00Z,true\n2,007,,,,\n'
+COLUMNS = (
+    "k bigint not null, name string, price decimal(9,2), day date, clock time, at timestamp, on_sale boolean"
+)
+CSV = (
+    b"k,name,price,day,clock,at,on_sale\n"
+    b'1,"a, ""b""\nc",1.25,2026-11-27,12:30:00.5,2026-11-27T12:00:00Z,true\n2,007,,,,,\n'
+)
 JSON_LINES = (
-    b'{"k": 1, "name": "a, \\"b\\"\\nc", "price": 1.25, "day": "2026-11-27", "at": "2026-11-27T12:00:00Z", '
+    b'{"k": 1, "name": "a, \\"b\\"\\nc", "price": 1.25, "day": "2026-11-27", "clock": "12:30:00.5", '
+    b'"at": "2026-11-27T12:00:00Z", '
     b'"on_sale": true}\n{"k": 2, "name": "007"}\n'
 )
 Tidelock = Callable[..., Result]
@@ -90,8 +96,9 @@ def test_text_gets_the_types_of_the_table(db: Database, tidelock: Tidelock, tabl
     assert told(tidelock("insert", table, name, "--json"))["rows"] == {table: 2}
     first, second = rows(db, table)
     assert (first["name"], str(first["price"]), str(first["day"])) == ('a, "b"\nc', "1.25", "2026-11-27")
+    assert str(first["clock"]) == "12:30:00.500000"
     assert first["at"].startswith("2026-11-27 12:00:00")
-    assert second == {"k": 2, "name": "007"} | dict.fromkeys(["price", "day", "at", "on_sale"])
+    assert second == {"k": 2, "name": "007"} | dict.fromkeys(["price", "day", "clock", "at", "on_sale"])
 
 
 @pytest.mark.parametrize(
@@ -123,6 +130,8 @@ def test_text_files_land_too(db: Database, tidelock: Tidelock) -> None:
         (b"", "x.csv", "Empty CSV file"),
         (b'{"k": 1.5}\n', "x.json", "couldn't parse:1.5"),
         (b'{"k": 1, "day": "soon"}\n', "x.json", "'soon'"),
+        (b'{"k": 1, "clock": "24:00"}\n', "x.json", "column clock"),
+        (b'{"k": 1, "clock": "noon"}\n', "x.json", "expected a time of day such as 12:30:00.5, found 'noon'"),
         (b'{"name": "a"}\n', "x.json", "column k of table"),
         (b"[1]\n", "x.json", "cannot read x.json"),
         (b"k\n1\n", "x.parquet", "expected a Parquet file at x.parquet"),
@@ -163,7 +172,7 @@ def test_files_that_cannot_be_read_together(
 def test_rows_are_changed_in_place(db: Database, tidelock: Tidelock, table: str) -> None:
     """delete, update, upsert, merge and truncate tell how many rows they have changed."""
     Path("x.csv").write_bytes(CSV)
-    Path("y.csv").write_bytes(b"k,name,price,day,at,on_sale\n2,two,,,,\n3,three,,,,\n")
+    Path("y.csv").write_bytes(b"k,name,price,day,clock,at,on_sale\n2,two,,,,,\n3,three,,,,,\n")
     tidelock("insert", table, "x.csv")
     for words, expected in (
         (["update", table, "--set", "name=?", "--param", "one", "--where", "k = 1"], {"updated": 1}),

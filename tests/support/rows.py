@@ -34,6 +34,7 @@ ALL_TYPES: dict[str, pa.DataType] = {
     "c_string": pa.string(),
     "c_binary": pa.binary(),
     "c_date": pa.date32(),
+    "c_time": pa.time64("us"),
     "c_timestamp": pa.timestamp("us", tz="UTC"),
     "c_timestamp_ntz": pa.timestamp("us"),
 }
@@ -80,6 +81,7 @@ EXTREMES: Final[dict[str, tuple[Any, ...]]] = {
     "c_decimal_38": _decimals(38, 0),
     "c_string": ("", " ", "\0", "null", "\U0010ffff", "z" * HUGE_BYTES, "\u00e9" * HUGE_BYTES),
     "c_binary": (b"", b"\0", b"\xff" * HUGE_BYTES),
+    "c_time": (dt.time.min, dt.time(12, 30), dt.time.max),
     "c_date": (dt.date.min, dt.date(1970, 1, 1), dt.date.max),
     "c_timestamp": _MOMENTS,
     "c_timestamp_ntz": tuple(moment.replace(tzinfo=None) for moment in _MOMENTS),
@@ -99,6 +101,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "c_string": _TEXT,
     "c_binary": st.binary(max_size=80),
     "c_date": st.dates(),
+    "c_time": st.times(),
     "c_timestamp": st.datetimes().map(lambda value: value.replace(tzinfo=dt.UTC)),
     "c_timestamp_ntz": st.datetimes(),
 }

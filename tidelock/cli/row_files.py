@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv, json, types
 
 from tidelock.client.values.data import open_rows, parquet_files
+from tidelock.column_defaults import time_of
 from tidelock.errors import BadRequestError
 
 #: The argument that stands for standard input.
@@ -120,7 +121,7 @@ class _Text:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         with self._refusing():
             for batch in self._reader:
-                yield batch.cast(self.schema)
+                yield _typed(batch, self.schema)
 
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
@@ -132,13 +133,29 @@ class _Text:
             raise BadRequestError(f"cannot read {self._name}: {error}", path=self._name) from error
 
 
+def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows in the types of a table; ArrowInvalid for a text that is no value of its column."""
+    arrays = []
+    for values, field in zip(batch.columns, schema, strict=True):
+        if types.is_time(field.type) and types.is_string(values.type):  # Arrow has no cast between these
+            try:
+                times = [None if text is None else time_of(text) for text in values.to_pylist()]
+            except ValueError as error:
+                raise pa.ArrowInvalid(f"column {field.name}: {error}") from None
+            arrays.append(pa.array(times, field.type))
+        else:
+            arrays.append(values.cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
 def _opened(file: Path, format_: Format, table: pa.Schema) -> pa.RecordBatchReader:
     source: Any = pa.PythonFile(sys.stdin.buffer, mode="r") if file == STDIN else pa.input_stream(str(file))
     if format_ is Format.JSON:
-        # Arrow's reader knows times and decimals as text, but no dates. The agent misses what is required. A
-        # generated column that no line has would come as nulls.
+        # Arrow's reader knows instants and decimals as text, but no dates and no times of day. The agent
+        # misses what is required. A generated column that no line has would come as nulls.
+        texts = pa.string()
         columns = [
-            (field.name, pa.string() if types.is_date(field.type) else field.type)
+            (field.name, texts if types.is_date(field.type) or types.is_time(field.type) else field.type)
             for field in table
             if b"generated" not in (field.metadata or {})
         ]

@@ -37,8 +37,6 @@ NUMBERS = itertools.count(1)
 
 #: Every family of types that a table cannot have, with the type to use instead.
 UNSUPPORTED: list[tuple[pa.DataType, str]] = [
-    (pa.time32("s"), "int64 (bigint) with microseconds since midnight, or string"),
-    (pa.time64("ns"), "int64 (bigint) with microseconds since midnight, or string"),
     (pa.duration("us"), "int64 (bigint) with microseconds"),
     (pa.month_day_nano_interval(), "int64 (bigint) with microseconds, or int32 (int) with months"),
     (pa.decimal256(40, 2), "decimal128 with 1 to 38 digits"),

@@ -28,14 +28,15 @@ FOUND: list[pa.DataType] = [
     *ALL_TYPES.values(),
     *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float16(), pa.date64()),
     *(pa.large_string(), pa.string_view(), pa.large_binary(), pa.binary_view(), pa.binary(2)),
+    *(pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")),
     *(pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC", BERLIN)),
     *(pa.decimal32(5, 2), pa.decimal64(12, 4), pa.decimal128(30, 5), pa.decimal256(60, 10)),
     pa.null(),
 ]
 #: Types of which no column has the values.
 NOWHERE: list[pa.DataType] = [
-    *(pa.time64("us"), pa.duration("us"), pa.month_day_nano_interval()),
-    *(pa.list_(pa.time64("us")), pa.struct([]), pa.dense_union([pa.field("a", pa.int32())])),
+    *(pa.duration("us"), pa.month_day_nano_interval()),
+    *(pa.list_(pa.duration("us")), pa.struct([]), pa.dense_union([pa.field("a", pa.int32())])),
 ]
 #: They fit columns, but no column is made for them: one has too many digits, one has no values.
 NO_COLUMN = [pa.decimal256(60, 10), pa.null()]
@@ -70,6 +71,9 @@ def _value(arrow: pa.DataType) -> st.SearchStrategy[Any]:
     if arrow == pa.date64():
         return MOMENTS | st.integers(-9, 9).map(lambda days: days * 86_400_000)
     per_second = 10**9 // NS[arrow.unit]
+    if types.is_time(arrow):
+        last = 86_400 * per_second - 1
+        return st.integers(0, last) | st.integers(0, 86_399).map(lambda n: n * per_second) | st.just(last)
     return MOMENTS | st.integers(-9, 9).map(lambda days: days * 86_400 * per_second)
 
 
@@ -78,8 +82,10 @@ def _array(found: list[Any], arrow: pa.DataType) -> pa.Array:
         return pa.array([None if one is None else np.float16(one) for one in found], arrow)
     if types.is_timestamp(arrow) or arrow == pa.date64():
         return pa.array(found, pa.int64()).cast(arrow, safe=False)
-    if arrow == pa.date32():
+    if arrow == pa.date32() or types.is_time32(arrow):
         return pa.array(found, pa.int32()).cast(arrow)
+    if types.is_time64(arrow):
+        return pa.array(found, pa.int64()).cast(arrow)
     return pa.array(found, arrow)
 
 
@@ -88,6 +94,9 @@ def meaning(values: pa.Array) -> list[Any]:
     arrow = values.type
     if types.is_timestamp(arrow):
         return [None if one is None else one * NS[arrow.unit] for one in _numbers(values, pa.int64())]
+    if types.is_time(arrow):
+        bits = pa.int32() if types.is_time32(arrow) else pa.int64()
+        return [None if one is None else one * NS[arrow.unit] for one in _numbers(values, bits)]
     if arrow == pa.date32():
         return [None if one is None else one * DAY_NS for one in _numbers(values, pa.int32())]
     if arrow == pa.date64():
@@ -114,7 +123,7 @@ COMPARABLE = [
         of_kind(arrow)
         for of_kind in (
             *(types.is_integer, types.is_floating, types.is_decimal),
-            *(types.is_date, types.is_timestamp),
+            *(types.is_date, types.is_time, types.is_timestamp),
         )
     )
 ]

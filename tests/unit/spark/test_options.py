@@ -19,6 +19,7 @@ from tidelock.errors import (
     UnsupportedTypeError,
 )
 from tidelock.replica_agent.readers.signs import SIGN_S
+from tidelock.spark import schema
 from tidelock.spark.options import ADDRESSES, SILENCE_S, ReadRoute, Replica, order, route
 from tidelock.spark.schema import struct_of, type_of
 from tidelock.spark.tables import select, view_names
@@ -189,6 +190,8 @@ def test_a_member_that_cannot_be_read_yet_is_worth_another_try(row: dict[str, An
         ("string", "string"),
         ("binary", "binary"),
         ("date", "date"),
+        ("time", "time(6)"),
+        ("array<struct<time:time>>", "array<struct<time:time(6)>>"),
         ("timestamp", "timestamp"),
         ("timestamp_ntz", "timestamp_ntz"),
         ("decimal(38,10)", "decimal(38,10)"),
@@ -199,11 +202,19 @@ def test_types_have_the_names_of_spark(text: str, expected: str) -> None:
     assert type_of(text, "c").simpleString() == expected
 
 
-@pytest.mark.parametrize("text", ["variant", "time", "array<>", "char(3)", ""])
+@pytest.mark.parametrize("text", ["variant", "array<>", "char(3)", ""])
 def test_an_unknown_type_is_refused(text: str) -> None:
     """A type from a newer cluster is not guessed; the message names the column."""
     with pytest.raises(UnsupportedTypeError, match="column c "):
         type_of(text, "c")
+
+
+def test_a_spark_without_times_of_day_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark 3.5 has no such type; other columns are read as before."""
+    monkeypatch.setattr(schema, "_TIME", None)
+    with pytest.raises(UnsupportedTypeError, match=r"column c has type array<time>.* Spark 4\.1 or later"):
+        type_of("array<time>", "c")
+    assert type_of("date", "c").simpleString() == "date"
 
 
 def test_a_definition_becomes_a_schema() -> None:

@@ -6,7 +6,7 @@ import base64
 import math
 import re
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -153,13 +153,13 @@ def _literal(column: str, value: Any) -> Value:
             return Literal(value)
         case Decimal():
             return Literal(f"{value:f}")
-        case date():  # a datetime is one too
+        case date() | time():  # a datetime is a date too
             return Literal(str(value))
         case bytes() | bytearray():
             return Literal(base64.b64encode(value).decode("ascii"), base64=True)
         case _:
             raise BadRequestError(
                 f"the new value of {column} is a {type(value).__name__}; give SQL, or None, bool, int, "
-                "float, Decimal, date, datetime or bytes",
+                "float, Decimal, date, time, datetime or bytes",
                 column=column,
             )
