@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import math
 import random
 import threading
@@ -248,6 +249,7 @@ def test_statistics_are_bounds_and_nulls_as_json() -> None:
                 "c_string": "a",
                 "c_binary": b"a",
                 "c_date": 1,
+                "c_time": dt.time(0, 0, 1),
                 "c_timestamp": 2,
                 "c_timestamp_ntz": 3,
             },
@@ -270,6 +272,7 @@ def test_statistics_are_bounds_and_nulls_as_json() -> None:
         "c_string": ["a", "ü" * 64, 1],
         "c_binary": [None, None, 2],
         "c_date": [-1, 1, 1],
+        "c_time": [1_000_000, 1_000_000, 2],
         "c_timestamp": [2, 2, 2],
         "c_timestamp_ntz": [3, 3, 2],
     }
