@@ -47,7 +47,7 @@ class Home:
     def service(self) -> DefinitionService:
         """Return the service."""
 
-        async def nothing(*_: Any) -> tuple[int, int]:
+        async def nothing(*_: Any, **__: Any) -> tuple[int, int]:
             return 0, 0
 
         parts: dict[str, Any] = dict.fromkeys(DefinitionService.__slots__)

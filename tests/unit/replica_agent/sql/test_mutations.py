@@ -344,7 +344,7 @@ def _literal(value: Any) -> Literal:
             return Literal(base64.b64encode(value).decode(), base64=True)
         case Decimal():
             return Literal(f"{value:f}")
-        case dt.date():
+        case dt.date() | dt.time():
             return Literal(str(value))
         case _:
             return Literal(value)
