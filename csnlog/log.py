@@ -343,11 +343,11 @@ class CsnLog:
         """Return the version of ``tables``, which every definition raises, as :meth:`head` does."""
         return await self._version_and_end(tree.TABLES, patience_s)
 
-    async def tags(self, *, patience_s: float = 0.0) -> tuple[int, Csn]:
+    async def tags(self) -> tuple[int, Csn]:
         """Return the version of ``tags``, which every change of tags raises, as :meth:`head` does."""
-        return await self._version_and_end(tree.TAGS, patience_s)
+        return await self._version_and_end(tree.TAGS)
 
-    async def _version_and_end(self, path: str, patience_s: float) -> tuple[int, Csn]:
+    async def _version_and_end(self, path: str, patience_s: float = 0.0) -> tuple[int, Csn]:
         async for session in self._sessions(patience_s):
             node = await self._store.get(path)
             if not isinstance(node, Ok) or self._store.session != session:

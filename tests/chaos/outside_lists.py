@@ -26,11 +26,11 @@ def require_valid(ordered: Path) -> None:
     """
     adya = outside.program()
     assert adya is not None, lack()
-    texts = ordered.with_name("list_append.texts.jsonl")
-    texts.write_text("".join(json.dumps(line) + "\n" for line in texts_of(lines(ordered))), encoding="utf-8")
-    rows = ordered.with_name("list_append.rows.jsonl")
-    rows.write_text("".join(json.dumps(line) + "\n" for line in read_first(lines(ordered))), encoding="utf-8")
-    for history, model in ((texts, MODEL), (rows, MODEL_OF_ROWS)):
+    for name, told, model in (("texts", texts_of, MODEL), ("rows", read_first, MODEL_OF_ROWS)):
+        history = ordered.with_name(f"list_append.{name}.jsonl")
+        history.write_text(
+            "".join(json.dumps(line) + "\n" for line in told(lines(ordered))), encoding="utf-8"
+        )
         verdict = outside.judged(adya, history, model=model)
         assert verdict.judgement is Judgement.VALID, verdict.text
 

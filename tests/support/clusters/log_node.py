@@ -17,6 +17,7 @@ from tidelock.csnlog.core.model import LogRecord, MemberState, RecordKind, TidRe
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running
 from tidelock.csnlog.core.store import Store
 from tidelock.csnlog.log import CsnLog, LogLimits, LogState, Proposal
+from tidelock.csnlog.testing.memory_store import MemoryStore
 from tidelock.replica_agent.transactions.outcomes.rules import AUDIT, Policy
 
 R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))
@@ -150,3 +151,9 @@ def check_sequence(records: Sequence[LogRecord], after: Csn = CSN_IMPORT) -> Non
         assert one.csn == expected, f"{one.csn} where {expected} was expected"
         closed = one.record.kind is RecordKind.END
         expected = Csn(((one.csn >> 31) + 1) << 31) if closed else Csn(one.csn + 1)
+
+
+def memory(node: LogNode) -> MemoryStore:
+    """Return the store of a node, which is in memory."""
+    assert isinstance(node.store, MemoryStore)
+    return node.store

@@ -8,7 +8,17 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.support.aio import until
-from tests.support.clusters.log_node import LIMITS, R1, R2, R3, LogNode, check_sequence, make_cluster, tids_of
+from tests.support.clusters.log_node import (
+    LIMITS,
+    R1,
+    R2,
+    R3,
+    LogNode,
+    check_sequence,
+    make_cluster,
+    memory,
+    tids_of,
+)
 from tests.support.clusters.resolving import nothing
 from tests.support.zookeeper.store_suite import plain
 from tidelock.csnlog import faults
@@ -19,7 +29,7 @@ from tidelock.csnlog.core.results import Aborted, Committed, Ok, Reason, Refused
 from tidelock.csnlog.core.store import Check, Create, Delete, Node, SetData
 from tidelock.csnlog.log import LogLimits, LogState, Proposal
 from tidelock.csnlog.reading import read_page
-from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, StoreRequest, nth
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble, RequestFault, StoreRequest, nth
 from tidelock.errors import (
     CommitUnknownError,
     CorruptError,
@@ -61,12 +71,6 @@ async def other(ensemble: MemoryEnsemble) -> AsyncIterator[LogNode]:
     """The log of r2."""
     async with LogNode(ensemble.store("r2"), R2) as node:
         yield node
-
-
-def memory(node: LogNode) -> MemoryStore:
-    """The node's store."""
-    assert isinstance(node.store, MemoryStore)
-    return node.store
 
 
 async def fence(ensemble: MemoryEnsemble, node: LogNode) -> None:

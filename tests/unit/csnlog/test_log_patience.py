@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec.structs import replace
 
-from tests.support.clusters.log_node import LIMITS, R1, LogNode, make_cluster
-from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore
+from tests.support.clusters.log_node import LIMITS, R1, LogNode, make_cluster, memory
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble
 from tidelock.errors import UnavailableError
 
 
@@ -26,12 +26,6 @@ async def node(ensemble: MemoryEnsemble) -> AsyncIterator[LogNode]:
     """Give the log of r1."""
     async with LogNode(ensemble.store("r1")) as node:
         yield node
-
-
-def memory(node: LogNode) -> MemoryStore:
-    """Return the node's store."""
-    assert isinstance(node.store, MemoryStore)
-    return node.store
 
 
 async def _reads_of_a_commit(node: LogNode, patience_s: float) -> list[object]:
