@@ -24,6 +24,7 @@ pytest_plugins = [
     "tests.support.clusters.cluster",
     "tests.support.tpch",
     "tests.support.telling",
+    "tests.support.runs.few",
     "tests.support.runs.guard",
     "tests.support.runs.last_limit",
     "tests.support.runs.told_at_once",

@@ -437,6 +437,7 @@ class Transactions:
                         f"table {name}, which {tx.tid} uses, was dropped at CSN {csn}; roll back",
                         table=name,
                         csn=csn,
+                        state=TxState.FAILED.value,
                     )
                 )
 

@@ -82,6 +82,7 @@ def in_order(rows: pa.Table, key: str = KEY) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_names_of_any_letters_are_written_and_read(
     db: Database, local: LocalCluster, spark: SparkProcess
 ) -> None:

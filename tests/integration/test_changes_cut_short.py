@@ -159,6 +159,7 @@ def ended(local: LocalCluster, tx: Transaction) -> bool:
 
 
 @pytest.mark.parametrize(("end", "phase", "kind"), CASES)
+@pytest.mark.few(2)
 def test_ended_in_the_middle(local: LocalCluster, gates: Gates, end: str, phase: str, kind: str) -> None:
     """The statement fails, all replicas report the transaction as aborted, rows and parts are as before."""
     table = f"t{next(NUMBERS)}"

@@ -182,6 +182,7 @@ WRITERS: Final[dict[str, Writer]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.few(8)
 def test_each_writer_is_refused_with_the_same_words(
     local: LocalCluster, db: Database, table: str, writer: str, wrong: str
 ) -> None:

@@ -84,6 +84,7 @@ def labelled(db: Database, table: str, label: str) -> int | None:
 @pytest.mark.scenario("S37")
 @pytest.mark.usefixtures("right")
 @pytest.mark.parametrize("days", [40, -40])
+@pytest.mark.few(1)
 def test_a_home_whose_clock_jumps_by_days_frees_no_label(
     local: LocalCluster, db: Database, clocks: Clocks, table: str, days: int
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_clock_that_jumps_back_and_forth_decides_nothing(
 
 @pytest.mark.usefixtures("right")
 @pytest.mark.parametrize("days", [1, -1])
+@pytest.mark.few(1)
 def test_an_agent_whose_clock_is_off_says_so_and_goes_on(
     local: LocalCluster, db: Database, clocks: Clocks, table: str, days: int
 ) -> None:
@@ -227,6 +229,7 @@ def test_the_time_of_a_log_that_most_clocks_have_made_wrong_heals(
     require_clean_audit(local)
 
 
+@pytest.mark.slow
 def test_the_time_of_an_idle_shard_goes_on(local: LocalCluster, db: Database, table: str) -> None:
     """One replica writes a record without transactions now and then, and no table changes by it."""
     done = db.insert(table, rows(1), wait="all")

@@ -207,6 +207,7 @@ def local(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
 
 @pytest.mark.scenario("S76")
 @pytest.mark.parametrize("point", fewer([*OWN_POINTS, *DISK_POINTS]))
+@pytest.mark.few(2)
 def test_a_clone_that_dies_goes_on_at_the_next_start(local: LocalCluster, gates: Gates, point: str) -> None:
     """SIGKILL of the replica that clones, at every step: nothing wrong is shown, and nothing is left over."""
     lose_disk(local, "r2")
@@ -219,6 +220,7 @@ def test_a_clone_that_dies_goes_on_at_the_next_start(local: LocalCluster, gates:
     nothing_left(local.data_dir("r2"))
 
 
+@pytest.mark.slow
 def test_a_clone_says_how_much_has_arrived(cluster: ClusterFactory, tmp_path: Path) -> None:
     """Percent, bytes and parts, while it fetches; the metric falls to 0."""
     count, stop = 8, 5

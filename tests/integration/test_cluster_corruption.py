@@ -325,6 +325,7 @@ def test_a_change_copies_no_damaged_row_group(local: LocalCluster) -> None:
 
 @pytest.mark.scenario("S40")
 @pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.few(1)
 def test_a_damaged_holder_is_not_believed(local: LocalCluster, kind: str) -> None:
     """A replica that was away finds one holder's bytes wrong, takes the other's, and both are right."""
     local.kill("r3")
@@ -335,6 +336,7 @@ def test_a_damaged_holder_is_not_believed(local: LocalCluster, kind: str) -> Non
 
 
 @pytest.mark.scenario("S41")
+@pytest.mark.slow
 def test_another_valid_file_is_not_taken_for_the_part(local: LocalCluster) -> None:
     """A holder's file is that of another table, and a good one: the checksum decides."""
     local.kill("r3")

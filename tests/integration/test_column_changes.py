@@ -314,6 +314,7 @@ def test_a_change_that_would_break_a_table_is_refused(dbs: list[Database]) -> No
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_spark_reads_parts_of_every_version(local: LocalCluster, dbs: list[Database], tmp_path: Any) -> None:
     """Attached, by a raw path and by the data source, filters pushed down; and it writes the new columns."""
     db = dbs[0]

@@ -68,6 +68,7 @@ SAME: Final[dict[str, tuple[Callable[[int], dict[str, Any]], str]]] = {
 
 
 @pytest.mark.parametrize("kind", SAME)
+@pytest.mark.few(1)
 def test_of_the_same_change_at_once_one_wins(local: LocalCluster, dbs: list[Database], kind: str) -> None:
     """The others are told that the column is there, or is not, and nothing of theirs is."""
     change, column = SAME[kind]
@@ -127,6 +128,7 @@ REWRITING: Final = {"widen", "generate"}
 
 @pytest.mark.parametrize("first", CHANGES)
 @pytest.mark.parametrize("second", ["add", "widen"])
+@pytest.mark.few(4)
 def test_of_two_transactions_that_change_columns_one_commits(
     dbs: list[Database], table: str, first: str, second: str
 ) -> None:
@@ -153,6 +155,7 @@ def test_of_two_transactions_that_change_columns_one_commits(
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("seen", ["in memory", "written out", "none"])
+@pytest.mark.few(6)
 def test_rows_of_the_columns_of_before_are_refused_after_any_change(
     dbs: list[Database], table: str, change: str, seen: str
 ) -> None:

@@ -79,6 +79,7 @@ def _whole(host: ReaderHost, path: str) -> bytes:
 
 
 @pytest.mark.parametrize("csn", [2, FIRST, FIRST + 1, UNFORMED, UNFORMED + 1, LARGE, LAST - 1, LAST])
+@pytest.mark.few(3)
 def test_all_files_together_have_the_rows_of_the_csn(host: ReaderHost, csn: int) -> None:
     """At each CSN, whatever is combined there."""
     found: list[int] = []

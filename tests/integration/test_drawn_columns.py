@@ -281,6 +281,7 @@ def test_columns_defaults_and_checks_are_those_of_the_model(
     live(local, dbs, fresh_seed, 30)
 
 
+@pytest.mark.slow
 def test_each_kind_of_refusal_is_met_by_a_kept_seed(local: LocalCluster, dbs: list[Database]) -> None:
     """Rows, updates, drops, new names, checks and checked columns are refused where the model says so."""
     life = live(local, dbs, 43, 60)

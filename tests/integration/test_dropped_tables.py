@@ -73,6 +73,7 @@ def parts_of(local: LocalCluster, replica: str, table: str) -> int:
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("then", ["nothing", "a new table", "back"])
+@pytest.mark.few(2)
 def test_a_replica_that_was_away_converges_after_a_drop(
     local: LocalCluster, dbs: list[Database], end: signal.Signals, then: str
 ) -> None:

@@ -110,6 +110,7 @@ def fast_and_slow(cases: list[Case]) -> list[Any]:
 
 @pytest.mark.scenario("S05")
 @pytest.mark.parametrize("case", fast_and_slow(HOME_CASES))
+@pytest.mark.few(5)
 def test_the_home_dies_and_the_log_alone_decides(lab: Lab, case: Case) -> None:
     """Committed if and only if the record is in the log; no replica says otherwise meanwhile."""
     committed = case.point in IN_THE_LOG
@@ -137,6 +138,7 @@ def test_the_home_dies_and_the_log_alone_decides(lab: Lab, case: Case) -> None:
 
 @pytest.mark.scenario("S38")
 @pytest.mark.parametrize("case", fast_and_slow(PEER_CASES))
+@pytest.mark.few(4)
 def test_a_peer_dies_and_the_commit_has_other_copies(lab: Lab, case: Case) -> None:
     """Committed with two other copies while the peer is dead; the peer fetches its copy when it is back."""
     rows = LARGE_ROWS if case.large else ROWS[0]
@@ -151,6 +153,7 @@ def test_a_peer_dies_and_the_commit_has_other_copies(lab: Lab, case: Case) -> No
     lab.require_settled(attempt, ending.csn)
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_wait_is_told_unknown(lab: Lab) -> None:
     """While the home is dead the answer is "unknown"; a repeated commit() gets the outcome afterwards."""
     with lab.transaction(HOME) as attempt:

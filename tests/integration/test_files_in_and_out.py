@@ -59,7 +59,8 @@ def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory, import_dir: Path, gates: Gates) -> Iterator[LocalCluster]:
     """Three replicas, which agree at the end, with nothing left over."""
-    settings = QUICK | {"import_dir": str(import_dir), "inline_part_bytes_max": 4096}
+    limits = {"inline_part_bytes_max": 4096, "clean_interval_s": 1}
+    settings = QUICK | limits | {"import_dir": str(import_dir)}
     environment_of = {replica: gates.environment(replica) for replica in (HOME, PEER)}
     yield from agreeing(module_cluster(replicas=3, settings=settings, environment_of=environment_of))
 
@@ -188,6 +189,7 @@ def dies_in_an_import(local: LocalCluster, db: Database, gates: Gates, point: st
 
 @pytest.mark.scenario("S53")
 @pytest.mark.parametrize("point", POINTS)
+@pytest.mark.few(2)
 def test_a_home_that_dies_while_it_links_leaves_nothing(
     local: LocalCluster, db: Database, import_dir: Path, gates: Gates, point: str
 ) -> None:
@@ -208,6 +210,7 @@ def test_a_home_that_dies_while_it_links_leaves_nothing(
 @pytest.mark.parametrize(
     "point", [pytest.param(point, marks=pytest.mark.slow if point in POINTS else ()) for point in SENT]
 )
+@pytest.mark.few(1)
 def test_a_home_that_dies_while_files_are_sent_leaves_nothing(
     local: LocalCluster, db: Database, tmp_path: Path, gates: Gates, point: str
 ) -> None:
@@ -228,6 +231,7 @@ def test_a_home_that_dies_while_files_are_sent_leaves_nothing(
 
 @pytest.mark.scenario("S53")
 @pytest.mark.parametrize("point", COPIED)
+@pytest.mark.few(2)
 def test_a_peer_that_dies_with_its_copy_of_an_import(
     local: LocalCluster, db: Database, tmp_path: Path, gates: Gates, point: str
 ) -> None:

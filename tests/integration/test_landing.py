@@ -367,6 +367,7 @@ def test_rows_whose_answer_is_lost(local: LocalCluster) -> None:
         assert found(db, "lands", numbers)[numbers[0]] == 1
 
 
+@pytest.mark.slow
 def test_the_last_row_of_a_key_wins(local: LocalCluster) -> None:
     """Clients write keys in turn at all homes; of each key the row that was acknowledged last is there."""
     keys = fresh(6)

@@ -142,6 +142,7 @@ def test_life_of_a_cluster_by_the_command_line(folder: Path, tmp_path: Path) -> 
     assert told(*count[:-1], "r3") == [{"n": 3}]
 
 
+@pytest.mark.slow
 def test_a_cluster_is_found_without_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`tidelock up` and `connect()` agree on a folder; no server is taken for a cluster that is down."""
     monkeypatch.chdir(tmp_path)

@@ -141,6 +141,7 @@ def require_struck_and_back(local: LocalCluster, stuck: contextlib.AbstractConte
 
 
 @pytest.mark.scenario("S44", "S47")
+@pytest.mark.slow
 def test_a_living_replica_that_gets_no_parts_is_struck(cluster: ClusterFactory, tmp_path: Path) -> None:
     """It answers, and its session lives: what it holds back counts, not only its silence."""
     gates = Gates(tmp_path / "gates", {AWAY: dict.fromkeys(NO_PARTS, "always")})

@@ -93,6 +93,7 @@ def shown(db: Database) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("kind", ALONE)
+@pytest.mark.few(2)
 def test_a_definition_without_an_answer_is_told_as_unknown(
     local: LocalCluster, dbs: list[Database], lossy: tuple[Database, Proxy], kind: str
 ) -> None:
@@ -135,6 +136,7 @@ STATEMENTS: Final[dict[str, tuple[Callable[[Transaction], object], dict[str, lis
 
 @pytest.mark.parametrize("lost", ["reply", "request"])
 @pytest.mark.parametrize("kind", STATEMENTS)
+@pytest.mark.few(4)
 def test_a_labelled_definition_whose_answer_is_lost_counts_once(
     local: LocalCluster, dbs: list[Database], lossy: tuple[Database, Proxy], kind: str, lost: str
 ) -> None:

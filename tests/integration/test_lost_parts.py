@@ -183,6 +183,7 @@ def test_declared_lost_everywhere_alike(local: LocalCluster, gates: Gates, db: D
     assert rows(local, BLOCKED, db.insert("t", one(5), wait="all").csn or 0) == [5]
 
 
+@pytest.mark.slow
 def test_a_silent_replica_is_named_or_the_part_is_not_lost(
     local: LocalCluster, gates: Gates, db: Database
 ) -> None:

@@ -200,6 +200,7 @@ def slow_but(fast: set[tuple[str, str]], names: Iterable[str], sides: Iterable[s
 
 
 @pytest.mark.parametrize(("name", "side"), slow_but({("replace", "after")}, CHANGES, ("before", "after")))
+@pytest.mark.slow
 def test_a_change_survives_the_agent_that_makes_it(members: Members, name: str, side: str) -> None:
     """Made or not when its maker died: the command of another agent ends it, and says which it was."""
     change, fourth, new, local = CHANGES[name], members.fourth, members.new_id(), members.local

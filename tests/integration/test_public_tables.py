@@ -55,6 +55,7 @@ def in_order(rows: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("nullable", [False, True], ids=["numpy types", "types with nulls"])
+@pytest.mark.few(1)
 def test_real_tables_go_in_as_they_are(
     local: LocalCluster, db: Database, frames: dict[str, pd.DataFrame], nullable: bool
 ) -> None:

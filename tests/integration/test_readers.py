@@ -328,6 +328,7 @@ def test_a_part_is_there_only_while_it_is_visible(host: ReaderHost, data: DataDi
 @pytest.mark.parametrize(
     "csn", [str(HORIZON - 1), "0", "007", "latest", "-1", "9223372036854775808", "5%2F..", "7"]
 )
+@pytest.mark.few(16)
 def test_whatever_is_wrong_with_the_csn_is_loud(host: ReaderHost, large: PartRow, op: str, csn: str) -> None:
     """A CSN that is too old, malformed or too new gets the error class that no Spark mode ignores."""
     host.say("beyond", "the log ends at 6")

@@ -187,6 +187,7 @@ def test_replicas_that_are_not_given_are_refused(local: LocalCluster) -> None:
         assert len(db.read("t")) == 9
 
 
+@pytest.mark.slow
 def test_nothing_is_changed_without_a_word(local: LocalCluster) -> None:
     """The report alone leaves ZooKeeper as it is; agents that run, and wrong confirmations, are refused."""
     assert "another agent runs on" in rebuilt(local, code=2)

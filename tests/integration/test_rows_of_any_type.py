@@ -109,6 +109,7 @@ WAYS: dict[str, tuple[int, Callable[[Database, str, pa.Table], Any]]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.few(2)
 def test_rows_of_other_types_are_equal_when_they_are_read(db: Database, way: str) -> None:
     """They need no cast."""
     table, (count, write) = f"t{next(NUMBERS)}", WAYS[way]

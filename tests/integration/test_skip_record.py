@@ -221,6 +221,7 @@ def test_replicas_that_were_down_or_clone_pass_over_it(cluster: ClusterFactory) 
     require_whole(local, csn, 9)
 
 
+@pytest.mark.slow
 def test_a_transaction_in_damaged_bytes_is_not_said_to_be_aborted(local: LocalCluster) -> None:
     """Its home may have answered that it is committed; one of a boot after the word is told as ever."""
     hidden = newer().partition(b'"i"')[0] + b"\xff" * 40

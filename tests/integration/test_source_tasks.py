@@ -502,6 +502,7 @@ def test_the_secret_stays_where_it_is_needed(
     assert "tl1.ey" not in repr(job._job)
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_is_gone(db: Database, table: str, options: dict[str, str]) -> None:
     """Tasks of an older plan fail, with and without a condition; so do new plans. None gives fewer rows."""
     before = db.insert(table, pa.Table.from_batches([rows(*range(10))]), wait="all").csn

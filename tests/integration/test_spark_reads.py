@@ -274,6 +274,7 @@ def test_views_follow_the_snapshot(spark: SparkProcess, good: Pair) -> None:
 # ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_damage_on_every_replica_is_an_error(spark: SparkProcess, pair: Pair) -> None:
     """A flipped bit in a column chunk on all replicas fails the query, on every kind of session."""
     pair.attach(spark)
@@ -282,6 +283,7 @@ def test_damage_on_every_replica_is_an_error(spark: SparkProcess, pair: Pair) ->
         spark.sql(NUMBERS_QUERY)
 
 
+@pytest.mark.slow
 def test_damage_on_one_replica_is_read_elsewhere(spark: SparkProcess, pair: Pair, world: World) -> None:
     """With a flipped bit on the pinned replica the other one serves the rows, and the damage is reported."""
     pair.attach(spark)
@@ -339,6 +341,7 @@ def _kill_all(pair: Pair) -> None:
         (_kill_all, "refused"),
     ],
 )
+@pytest.mark.few(1)
 def test_what_no_replica_can_serve_is_an_error(
     spark: SparkProcess, pair: Pair, harm: Callable[[Pair], None], message: str
 ) -> None:
@@ -353,6 +356,7 @@ def test_what_no_replica_can_serve_is_an_error(
 
 
 @only("classic")
+@pytest.mark.slow
 def test_a_csn_that_cannot_be_planned_is_an_error(spark: SparkProcess, pair: Pair) -> None:
     """Attaching fails with the reason if the CSN is too old, too new, or not applied by any replica."""
     for data in pair.dirs:
@@ -370,6 +374,7 @@ def test_a_csn_that_cannot_be_planned_is_an_error(spark: SparkProcess, pair: Pai
 
 @only("classic")
 @pytest.mark.parametrize("harm", [_raise_horizon, _break_catalog])
+@pytest.mark.few(1)
 def test_raw_paths_lose_nothing_silently(
     spark: SparkProcess, pair: Pair, harm: Callable[[Pair], None]
 ) -> None:
@@ -415,6 +420,7 @@ def test_a_replica_that_fails_in_mid_job(
 @pytest.mark.parametrize(
     "signal_number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_without_failover_the_job_fails(
     spark: SparkProcess, pair: Pair, signal_number: signal.Signals
 ) -> None:
@@ -463,6 +469,7 @@ def test_a_replica_that_freezes_before_a_file_is_opened_is_waited_for_once(spark
 
 
 @only("classic")
+@pytest.mark.slow
 def test_a_replica_that_is_only_slow_keeps_its_readers(spark: SparkProcess) -> None:
     """Each answer takes longer than a frozen replica is waited for; signs of life come before it."""
     asked: list[tuple[str, int | None]] = []
@@ -473,6 +480,7 @@ def test_a_replica_that_is_only_slow_keeps_its_readers(spark: SparkProcess) -> N
 
 
 @only("classic")
+@pytest.mark.slow
 def test_a_pinned_replica_serves_everything(spark: SparkProcess, pair: Pair, world: World) -> None:
     """Pinned reads go to their replica as long as it answers, planning included."""
     pair.attach(spark, replica="r2")

@@ -59,6 +59,7 @@ async def until(condition: Callable[[], object]) -> None:
     ],
     ids=["recursion", "cross product"],
 )
+@pytest.mark.few(1)
 async def test_a_statement_that_never_ends(make_pool: MakePool, sql: str) -> None:
     """A statement is ended at its time limit, which the error names; the next one gets a new process."""
     pool = make_pool(sql_timeout_s=2.0)
@@ -197,6 +198,7 @@ async def test_a_process_that_is_killed(make_pool: MakePool) -> None:
     assert await rows(pool, "SELECT 3") == [(3,)]
 
 
+@pytest.mark.slow
 async def test_a_caller_that_stalls(make_pool: MakePool) -> None:
     """A caller that takes no rows does not hold a process forever."""
     pool = make_pool(sql_workers=1, sql_timeout_s=3.0)

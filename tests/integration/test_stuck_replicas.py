@@ -89,6 +89,7 @@ def require_healed(local: LocalCluster, csn: int) -> None:
 
 @pytest.mark.scenario("S47")
 @pytest.mark.parametrize("kind", TROUBLES)
+@pytest.mark.few(1)
 def test_commits_go_on_while_one_replica_is_stuck(local: LocalCluster, gates: Gates, kind: str) -> None:
     """Whether its disk is full, it gets no parts, or its catalog hangs: no commit of the others fails."""
     with gates.open(STUCK, *TROUBLES[kind]):
@@ -181,6 +182,7 @@ def test_commits_go_on_while_a_real_disk_is_full(module_cluster: ClusterFactory)
         disk.unmount()
 
 
+@pytest.mark.slow
 def test_a_disk_in_its_reserve_goes_on_with_what_others_need(module_cluster: ClusterFactory) -> None:
     """Below the reserve only rows are refused; below the floor copies are refused, too."""
     reserve = {"disk_reserve_bytes": 8 * MIB, "disk_reserve_share": 1.0, "disk_floor_share": 0.25}

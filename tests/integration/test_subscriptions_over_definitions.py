@@ -105,6 +105,7 @@ def changed_columns(db: Database) -> list[int]:
 
 
 @pytest.mark.parametrize("memory", MEMORY)
+@pytest.mark.few(1)
 def test_each_progress_has_the_columns_of_its_csn(dbs: list[Database], memory: int) -> None:
     """Whenever a subscription begins: before, at and after each change of the columns."""
     db = dbs[0]
@@ -146,6 +147,7 @@ def test_a_subscriber_lives_through_changes_of_columns(dbs: list[Database]) -> N
 
 @pytest.mark.parametrize("memory", MEMORY)
 @pytest.mark.parametrize("end", ["rename", "move", "drop", "replace"])
+@pytest.mark.few(3)
 def test_a_subscription_ends_behind_the_last_change_of_its_table(
     dbs: list[Database], end: str, memory: int
 ) -> None:

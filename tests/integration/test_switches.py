@@ -116,6 +116,7 @@ def test_what_no_switch_takes_is_refused(
     assert [switches(local, replica) for replica in REPLICAS] == before
 
 
+@pytest.mark.slow
 def test_parts_are_merged_once_compaction_is_switched_on(local: LocalCluster) -> None:
     """They stay while it is off, as it is configured here; the rows stay in both cases."""
     with local.connect("r1") as db:

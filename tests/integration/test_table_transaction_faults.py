@@ -400,6 +400,7 @@ def require_everywhere(dbs: dict[str, Database], csn: int | None, before: Shown)
     "point",
     [pytest.param(point, marks=[] if point in FAST else [pytest.mark.slow]) for point in points(STEPS)],
 )
+@pytest.mark.few(2)
 def test_a_home_that_dies_leaves_all_of_it_or_nothing(
     local: LocalCluster, dbs: dict[str, Database], gates: Gates, point: str, tmp_path: Path
 ) -> None:
@@ -425,6 +426,7 @@ def test_a_home_that_dies_leaves_all_of_it_or_nothing(
         for point in points(PEER_STEPS)
     ],
 )
+@pytest.mark.few(1)
 def test_a_peer_that_dies_in_such_a_commit_has_all_of_it_later(
     local: LocalCluster, dbs: dict[str, Database], gates: Gates, point: str, tmp_path: Path
 ) -> None:
@@ -465,6 +467,7 @@ FAST_INSIDE: Final = {("restore", "agent.catalog.after"), ("restore one partitio
         for point in inside
     ],
 )
+@pytest.mark.few(1)
 def test_a_home_that_dies_inside_of_a_statement_leaves_nothing(
     local: LocalCluster, dbs: dict[str, Database], gates: Gates, statement: str, point: str, tmp_path: Path
 ) -> None:

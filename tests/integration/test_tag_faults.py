@@ -166,6 +166,7 @@ def require_end(local: LocalCluster, db: Database, name: str, change: str, betwe
 
 @pytest.mark.scenario("S05")
 @pytest.mark.parametrize(("change", "point"), killed(STEPS, FAST))
+@pytest.mark.few(1)
 def test_a_home_that_dies_in_a_tag_leaves_it_everywhere_or_nowhere(
     local: LocalCluster, other: Database, gates: Gates, change: str, point: str
 ) -> None:
@@ -227,6 +228,7 @@ def test_a_peer_that_dies_in_a_tag_knows_it_when_it_is_back(
 
 
 @pytest.mark.parametrize("change", ["newest", *CHANGES])
+@pytest.mark.few(2)
 def test_a_tag_whose_answer_is_lost_is_made_and_ended_once(
     local: LocalCluster, other: Database, gates: Gates, change: str
 ) -> None:

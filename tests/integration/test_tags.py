@@ -166,6 +166,7 @@ def test_a_tag_survives_a_restart_of_all_replicas(local: LocalCluster, table: st
     require_clean_audit(local)
 
 
+@pytest.mark.slow
 def test_a_clone_knows_the_tags_of_its_source(local: LocalCluster, table: str) -> None:
     """A replica that comes with an empty disk serves the folder of a tag with the rows of its CSN."""
     with local.connect("r1") as db:
@@ -291,6 +292,7 @@ def test_tags_on_the_command_line(local: LocalCluster, db: Database, table: str)
     assert db.tags() == []
 
 
+@pytest.mark.slow
 def test_the_history_of_changes_outlives_the_log(local: LocalCluster, db: Database, table: str) -> None:
     """It says the same when the records are gone, after a restart, and at a replica that has cloned."""
     with db.begin(label=f"load {table}", meta={"by": "ann"}) as tx:
@@ -333,6 +335,7 @@ def by_source(options: dict[str, str]) -> list[int]:
     return sorted(found)
 
 
+@pytest.mark.slow
 def test_the_data_source_of_spark_takes_a_tag(local: LocalCluster, db: Database, table: str) -> None:
     """After changes of rows and columns, and collection; a tag that does not exist is named by the error."""
     db.insert(table, rows(1, 2, 3))

@@ -198,6 +198,7 @@ def test_a_stopped_node_is_started_again(cluster: Cluster) -> None:
     assert node.ready()
 
 
+@pytest.mark.slow
 def test_a_paused_node_answers_nothing_and_goes_on(cluster: Cluster) -> None:
     """A paused node keeps its process and answers nothing; it goes on where it was."""
     node = cluster.node("r3")
@@ -233,6 +234,7 @@ def test_two_nodes_are_cut_and_others_are_not(cluster: Cluster) -> None:
     assert reaches(r1, r2.address, ports["r2"])
 
 
+@pytest.mark.slow
 def test_a_cut_of_one_way_drops_at_the_receiver(cluster: Cluster) -> None:
     """Packets of one node are dropped, so no connection is made; only the receiver drops."""
     network = cluster.network
@@ -244,6 +246,7 @@ def test_a_cut_of_one_way_drops_at_the_receiver(cluster: Cluster) -> None:
     network.heal()
 
 
+@pytest.mark.slow
 def test_a_cut_outlives_a_kill_and_a_start(cluster: Cluster) -> None:
     """A node that is killed and started again is still cut off, from its first packet on."""
     r1, r2 = cluster.node("r1"), cluster.node("r2")
@@ -254,6 +257,7 @@ def test_a_cut_outlives_a_kill_and_a_start(cluster: Cluster) -> None:
     cluster.network.heal()
 
 
+@pytest.mark.slow
 def test_an_isolated_node_reaches_nobody(cluster: Cluster) -> None:
     """Clients do not reach an isolated node, nor does it reach ZooKeeper; the others commit."""
     node = cluster.node("r3")
@@ -334,6 +338,7 @@ def test_a_replaced_replica_clones_again(cluster: Cluster) -> None:
     eventually(lambda: shows(cluster, "r3", table, csn), timeout_s=TIMEOUT_S)
 
 
+@pytest.mark.slow
 def test_another_zookeeper_leads_after_a_kill(cluster: Cluster) -> None:
     """Another ZooKeeper leads after the leader was killed, and commits go on."""
     leader = cluster.leader()
@@ -345,6 +350,7 @@ def test_another_zookeeper_leads_after_a_kill(cluster: Cluster) -> None:
     cluster.node(leader).start(timeout_s=TIMEOUT_S)
 
 
+@pytest.mark.slow
 def test_members_come_and_go(cluster: Cluster) -> None:
     """A member is added, a dead one is replaced by another, and a removed one is forgotten."""
     cluster.add("r4").start(timeout_s=TIMEOUT_S)

@@ -430,6 +430,7 @@ def test_wrong_questions_about_outcomes_are_told(local: LocalCluster, query: str
 # -- leases and the death of a client
 
 
+@pytest.mark.slow
 def test_a_lease_is_kept_while_the_client_lives(local: LocalCluster, db: Database, table: str) -> None:
     """A transaction outlives its lease while its client sends heartbeats; without them it is rolled back."""
     with db.begin(lease="3s") as tx:

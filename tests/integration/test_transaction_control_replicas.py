@@ -120,6 +120,7 @@ def test_replicas_killed_right_after_the_commit(
         assert count(db, table, csn) == 2 * ROWS.num_rows
 
 
+@pytest.mark.slow
 def test_a_level_that_is_not_reached_in_time(local: LocalCluster, gates: Gates, table: str) -> None:
     """The error says that it is committed, with the CSN; "copies" does not wait for the slow replica."""
     with local.connect("r1") as db:

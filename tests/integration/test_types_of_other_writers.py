@@ -107,6 +107,7 @@ def by_duckdb(db: Database, table: str, folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.few(2)
 def test_large_types_and_seconds_keep_their_values(
     dbs: list[Database], db: Database, tmp_path: Path, way: str
 ) -> None:

@@ -245,6 +245,7 @@ def test_an_outcome_that_was_told_holds(local: LocalCluster, asked: str) -> None
 
 
 @pytest.mark.scenario("S83")
+@pytest.mark.slow
 def test_the_end_of_a_reservation(local: LocalCluster) -> None:
     """Tids of a reservation that is over are refused; a client that was idle meanwhile notices nothing."""
     fields, _, counter = reserved(local, count=100).rpartition("-")

@@ -165,6 +165,7 @@ async def test_the_end_of_a_worker_waits_for_nothing(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["idle", "working", "frozen"])
+@pytest.mark.few(1)
 async def test_a_worker_ends_with_a_killed_agent(state: str) -> None:
     """A SIGKILL of the agent ends its worker, also one that is too busy to read its socket."""
     agent = await asyncio.create_subprocess_exec(

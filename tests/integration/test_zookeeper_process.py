@@ -184,6 +184,7 @@ def test_the_leader_is_killed(ensemble: LocalZooKeeper) -> None:
     eventually(lambda: znode_count(first) == before + 1)
 
 
+@pytest.mark.slow
 def test_one_of_three_does_not_serve(ensemble: LocalZooKeeper) -> None:
     """Without a quorum a server runs and answers, but serves no client; with a second one it serves again."""
     one, two, three = ensemble.servers

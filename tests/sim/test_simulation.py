@@ -253,6 +253,7 @@ LONG = frozenset(
 
 
 @pytest.mark.parametrize("plan", _STUCK, ids=sorted(STUCK))
+@pytest.mark.few(1)
 def test_commits_go_on_while_a_replica_is_stuck(plan: RunPlan) -> None:
     """Two of three replicas are well and two copies are enough: no commit is refused (I14)."""
     found = simulate(plan)
@@ -307,6 +308,7 @@ def _is_found(bug: str, plan: RunPlan) -> bool:
 
 @pytest.mark.scenario("S81")
 @pytest.mark.parametrize("bug", _bugs())
+@pytest.mark.few(9)
 def test_a_planted_bug_is_found(bug: str) -> None:
     """Each within a few seeds."""
     assert _is_found(bug, SHOWN_BY[bug])
@@ -358,6 +360,7 @@ def test_shrinking_leaves_what_matters() -> None:
     assert small.size < plan.size
 
 
+@pytest.mark.slow
 def test_a_failing_run_is_shrunk() -> None:
     """The smaller plan fails as well, and its command is that of itself."""
     plan = replace(draw(7), transactions=2)

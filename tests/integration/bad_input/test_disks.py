@@ -91,6 +91,7 @@ def blobs(count: int) -> pa.Table:
     return pa.table({"k": range(count), "blob": [os.urandom(MIB) for _ in range(count)]}, schema=BLOBS)
 
 
+@pytest.mark.slow
 def test_large_insert_into_a_small_disk(disks: Disks, ground: Ground) -> None:
     """Rows that do not fit are refused while they come in; what was written of them is given back at once."""
     disk = disks.small(HOME)

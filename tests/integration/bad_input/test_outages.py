@@ -109,6 +109,7 @@ def frozen_agent(local: LocalCluster, replica: str) -> Iterator[None]:
 
 
 @pytest.mark.scenario("S23")
+@pytest.mark.slow
 def test_zookeeper_that_does_not_answer(local: LocalCluster, db: Database, tmp_path: Path) -> None:
     """Begin and commit are refused, known CSNs are read; when ZooKeeper answers again, all goes on."""
     rows = tmp_path / "rows.parquet"

@@ -259,6 +259,7 @@ def test_an_agent_without_zookeeper_ends_with_again_later(
     ],
     ids=["secret", "bind", "unknown", "values"],
 )
+@pytest.mark.few(2)
 def test_settings_that_contradict_are_told_in_one_line(
     two: LocalCluster, tmp_path: Path, flags: dict[str, str], words: list[str]
 ) -> None:

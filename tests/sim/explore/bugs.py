@@ -7,6 +7,7 @@ exploration.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from unittest import mock
@@ -46,10 +47,11 @@ from tidelock.csnlog.core.model import LogRecord, Progress, Record, RecordKind
 from tidelock.csnlog.core.pending import Pending
 from tidelock.csnlog.core.results import LogReading, Ok
 from tidelock.csnlog.core.store import Create, Op, SetData, Store
-from tidelock.csnlog.core.visibility import PartVersions
 from tidelock.csnlog.log import CsnLog
 from tidelock.csnlog.reading import read_record
 from tidelock.replica_agent.snapshots import horizon as history_module
+from tidelock.replica_agent.storage import catalog_garbage
+from tidelock.replica_agent.storage.table_reads import TableReads
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.horizon_rules import PinWatch
 from tidelock.replication.horizon import HorizonReading, raise_horizon, read_pins
@@ -233,12 +235,21 @@ class HorizonOfItsOwn(Collecting):
         return one.applied if one.tx is None else one.tx
 
 
-class CollectsByCreation(Collecting):
-    """A part may go that was created below the horizon."""
+def _forget_by_the_common_horizon(db: sqlite3.Connection) -> int:
+    """Definitions are forgotten below the horizon of all tables."""
+    sql = """
+        DELETE FROM tables AS old WHERE EXISTS (
+            SELECT 1 FROM tables AS new JOIN meta ON meta.key = 'horizon'
+            WHERE new.id = old.id AND new.version > old.version AND new.from_csn <= meta.value)
+    """
+    return db.execute(sql).rowcount
 
-    def may_go(self, part: PartVersions, noted: Csn) -> bool:
-        """The removal is forgotten."""
-        return part.creation_csn is not None and part.creation_csn <= noted
+
+def _retentions_of_active_tables(self: TableReads) -> dict[TableId, float]:
+    """A table that was dropped has no retention."""
+    active = self.tables(self.snapshot_csn())
+    kept = {row.id: row.definition["properties"].get("retention_s") for row in active}
+    return {table: float(kept_s) for table, kept_s in kept.items() if kept_s is not None}
 
 
 async def _raise_without_pins(fenced: Fenced, seen: HorizonReading, to: Csn) -> Csn | None:
@@ -411,9 +422,9 @@ BUGS = (
     ),
     Bug(
         "collect by creation CSN",
-        frozenset({"I12 GC-SAFE"}),
+        frozenset({"I6 SNAPSHOT"}),
         _history(alone=True, tx=1),
-        {"kind": CollectsByCreation},
+        planted=lambda: mock.patch.object(catalog_garbage, "COLLECTABLE_SQL", "p.creation_csn <= :h"),
     ),
     Bug(
         "raise the horizon without the check of pins",
@@ -426,6 +437,18 @@ BUGS = (
         frozenset({"I12 GC-SAFE"}),
         _history(alone=True, pin=1),
         planted=lambda: mock.patch.object(history_module, "read_horizon", _list_before_version),
+    ),
+    Bug(
+        "a dropped table has no retention of its own",
+        frozenset({"I12 GC-SAFE"}),
+        _history(alone=True, drops=True, keeps=True),
+        planted=lambda: mock.patch.object(TableReads, "retentions", _retentions_of_active_tables),
+    ),
+    Bug(
+        "definitions are forgotten by the horizon of all tables",
+        frozenset({"I6 SNAPSHOT"}),
+        _history(alone=True, drops=True, keeps=True),
+        planted=lambda: mock.patch.object(catalog_garbage, "collect_tables", _forget_by_the_common_horizon),
     ),
     Bug(
         "delete records before moving the tail",

@@ -22,8 +22,9 @@ class PositionOfNow(Cloning):
 
     def sent(self, s: CloningState) -> Manifest:
         """Leave out what is undecided."""
-        sent = super().sent(s)
-        return sent._replace(rows=frozenset(row for row in sent.rows if row[1] is not None))
+        sql = "DELETE FROM parts WHERE creation_csn IS NULL"
+        decided = self.catalogs.after(s.catalog, sql, lambda db: db.execute(sql))
+        return super().sent(s)._replace(catalog=decided)
 
     def position(self, s: CloningState, sent: Manifest) -> Csn:
         """Where the source is now."""

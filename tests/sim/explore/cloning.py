@@ -1,21 +1,21 @@
 """A replica that clones against those who collect: a source that commits go on at, a collector, a sweeper.
 
 The registration (``open_session``), the moves of tail and horizon, the choice of the catalog (``is_usable``),
-the manifest and its installation (SQL on real files) are the product's. Modelled are processes, what a
-replica has applied, the bytes of parts, and the lock of one removal. The log is whole from the beginning:
-CSN 2 adds A, CSN 3 adds B and removes A, CSN 4 adds C, which the source holds while it is undecided.
+the catalogs, the manifest and its installation are the product's. Modelled are processes, what a replica
+has applied of the log (``known_log``), the bytes of parts, and the lock of one removal. The source holds the
+parts that later records add while they are undecided.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tests.sim.explore.answers import AnsweredStore, FencedLog, Heard, hear
+from tests.sim.explore.catalogs import Catalogs
 from tests.sim.explore.ensemble import Ensemble, new_cluster
+from tests.sim.explore.known_log import FIRST_TABLE, KnownLog, removed, shown
 from tests.sim.explore.replay import AsksMulti, AsksRead, Replays, Returned, RunRaised, Turn
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
@@ -23,35 +23,32 @@ from tidelock.csnlog import tail
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, open_session
 from tidelock.csnlog.cluster.replica_progress import locks_needed_from
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId
 from tidelock.csnlog.core.model import MemberState, Progress, Record, RecordKind, SessionState
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Check, Create, LinkState, Node, Op, SetData
 from tidelock.replica_agent.cloning import manifest as manifests
 from tidelock.replica_agent.cloning.sources import is_usable
 from tidelock.replica_agent.snapshots.horizon import HorizonMover
-from tidelock.replica_agent.storage.catalog_schema import SCHEMA
+from tidelock.replica_agent.storage import catalog_garbage as garbage
+from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replication.core.horizon_rules import Bound
 
 SOURCE, JOINER = NAMES
 LAST: Final = Csn(4)
 REMOVAL: Final = Csn(3)
-#: CSNs at which each part is added and removed.
-PARTS: Final = {"A": (Csn(2), REMOVAL), "B": (Csn(3), None), "C": (Csn(4), None)}
+LATER: Final = "C"
 
-#: Of a part: its name, the CSN that added it, the CSN that removed it.
-Row = tuple[str, Csn | None, Csn | None]
 Next = tuple[Move, "CloningState | Broken"]
 
 DOWN, REGISTERED, FOLLOWING, SERVES = range(4)
 
 
 class Manifest(NamedTuple):
-    """A catalog on its way."""
+    """A catalog on its way: its number, and its CSN."""
 
-    rows: frozenset[Row]
+    catalog: int
     csn: Csn
-    noted: Csn
 
 
 class CloningReplica(NamedTuple):
@@ -62,8 +59,7 @@ class CloningReplica(NamedTuple):
     fence: int = 0
     disk: str = ""
     applied: Csn = CSN_NONE
-    rows: frozenset[Row] = frozenset()
-    held: frozenset[str] = frozenset()
+    catalog: int = 0
     #: The CSN of the clone while its parts are fetched.
     base: Csn = CSN_NONE
     manifest: Manifest | None = None
@@ -74,10 +70,9 @@ class CloningState(NamedTuple):
 
     tree: int
     joiner: CloningReplica
-    #: The source: what it has applied, the horizon that it has noted, the parts that it has deleted.
-    applied: Csn = Csn(3)
-    noted: Csn = CSN_NONE
-    gone: frozenset[str] = frozenset()
+    #: The source: what it has applied, and its catalog.
+    applied: Csn
+    catalog: int
     #: Moves of horizon and tail that are under way.
     raising: tuple[Heard, ...] | None = None
     cutting: tuple[Heard, ...] | None = None
@@ -88,22 +83,6 @@ class CloningState(NamedTuple):
     def but(self, **changes: Any) -> CloningState:
         """The same with the joiner changed."""
         return self._replace(joiner=self.joiner._replace(**changes))
-
-
-def visible_at(csn: Csn) -> frozenset[str]:
-    """The parts that a reader sees at a CSN, by the log."""
-    return frozenset(
-        name for name, (added, gone) in PARTS.items() if added <= csn and (gone is None or gone > csn)
-    )
-
-
-def shown(rows: frozenset[Row], csn: Csn) -> frozenset[str]:
-    """The parts that a catalog shows at a CSN."""
-    return frozenset(
-        name
-        for name, added, gone in rows
-        if added is not None and added <= csn and (gone is None or gone > csn)
-    )
 
 
 class AtOnce:
@@ -148,6 +127,7 @@ class Cloning:
     Args:
         struck: The replica was struck at CSN 2, and has its catalog; else its disk is new.
         behind: The source has applied CSN 2, else CSN 3.
+        drops: A is removed with its table, which is dropped.
         whole: Nothing was collected yet, so that a new disk follows the log.
         away: The replica never starts again.
         keep: Records that the tail leaves below the slowest replica.
@@ -164,6 +144,7 @@ class Cloning:
         struck: bool = False,
         behind: bool = False,
         whole: bool = False,
+        drops: bool = False,
         away: bool = False,
         keep: int = 1,
         crashes: int = 0,
@@ -192,13 +173,14 @@ class Cloning:
         assert isinstance(made, Ok), made
         self.ensemble = Ensemble(first)
         self._replays = replays
+        self._log, self.catalogs = KnownLog(drops=drops, more=LATER), Catalogs()
         joiner = CloningReplica(disk="new")
         if struck:
-            rows = frozenset({("A", Csn(2), None)})
-            joiner = CloningReplica(disk="old", applied=Csn(2), rows=rows, held=frozenset("A"))
-        self._first = CloningState(0, joiner, begun, crashes=crashes)
+            joiner = CloningReplica(disk="old", applied=Csn(2), catalog=self._until(Csn(2), 0))
+        every = self._log.added_until(LAST)
+        source = self.catalogs.after(0, "all parts", lambda db: self._log.stage(db, every))
+        self._first = CloningState(0, joiner, begun, self._until(begun, source), crashes=crashes)
         self._turns: dict[tuple[object, ...], Turn] = {}
-        self._installed: dict[tuple[object, ...], frozenset[Row]] = {}
 
     def initial(self) -> State:
         """The source has applied CSN 2 or 3; the other replica is down."""
@@ -217,17 +199,21 @@ class Cloning:
 
     def _of_source(self, s: CloningState) -> Iterator[Next]:
         if s.applied < LAST:
-            yield ("apply",), s._replace(applied=Csn(s.applied + 1))
+            following = Csn(s.applied + 1)
+            yield ("apply",), s._replace(applied=following, catalog=self._applied(s.catalog, following))
         if (published := self._publishes(s, SOURCE, Progress(s.applied, s.applied), 0)) is not None:
             yield ("publish",), published
         if s.raising is not None or self._bound(s, tree.HORIZON) < s.applied:
             yield ("raise",), self._goes_on(s, "raise", s.raising or ())
         if s.cutting is not None or self._bound(s, tree.TAIL) < s.applied:
             yield ("cut",), self._goes_on(s, "cut", s.cutting or ())
-        if s.noted < self._bound(s, tree.HORIZON):
-            yield ("note",), s._replace(noted=self._bound(s, tree.HORIZON))
-        if s.noted >= REMOVAL and "A" not in s.gone:
-            yield ("delete",), s._replace(gone=s.gone | {"A"})
+        if (noted := self._notes(s)) != s.catalog:
+            yield ("note",), s._replace(catalog=noted)
+        for part in removed(self.catalogs, s.catalog):
+            yield ("delete", part), s._replace(catalog=self._deletes(s.catalog, part))
+        forgotten = self.catalogs.after(s.catalog, "forget", garbage.collect_tables)
+        if forgotten != s.catalog:
+            yield ("forget",), s._replace(catalog=forgotten)
         if s.lock and self._lock_may_go(s):
             yield ("sweep",), s._replace(lock=False)
 
@@ -245,26 +231,22 @@ class Cloning:
     def _of_follower(self, s: CloningState, one: CloningReplica) -> Iterator[Next]:
         following = Csn(one.applied + 1)
         if one.applied < LAST:
-            added = {name for name, (csn, _) in PARTS.items() if csn == following}
+            added = self._log.added(following)
             if following not in {entry.csn for entry in self.ensemble.log(s.tree)} and following > 1:
                 yield (
                     ("follow",),
                     Broken("I14 LIVE", f"the clone at CSN {one.applied} is too late when it ends"),
                 )
-            elif added <= self._to_be_had(s, one):
-                yield ("follow",), self._applies(s, one, following, added)
-        for name in sorted(shown(one.rows, one.applied) - one.held):
-            if name in self._to_be_had(s, one):
-                yield ("fetch", name), s.but(held=one.held | {name})
+            elif added <= self._held(s.catalog) | self._held(one.catalog):
+                staged = self._staged(one.catalog, added)
+                yield ("follow",), s.but(applied=following, catalog=self._applied(staged, following))
+        for part in sorted(self._lacks(one) & self._held(s.catalog)):
+            yield ("fetch", part), s.but(catalog=self._staged(one.catalog, frozenset({part})))
         oldest = min(one.applied, one.base) if one.base else one.applied
         told = Progress(one.applied, oldest)
         if (published := self._publishes(s, JOINER, told, one.fence)) is not None:
             yield ("tell",), published
-        if (
-            one.phase == FOLLOWING
-            and one.applied >= self.serves_from(s)
-            and shown(one.rows, one.applied) <= one.held
-        ):
+        if one.phase == FOLLOWING and one.applied >= self.serves_from(s) and not self._lacks(one):
             yield ("serve",), s.but(phase=SERVES, base=CSN_NONE)
 
     def serves_from(self, s: CloningState) -> Csn:
@@ -295,17 +277,8 @@ class Cloning:
         return after.but(phase=phase, boot=one.boot + 1, fence=own.fence, manifest=None)
 
     def sent(self, s: CloningState) -> Manifest:
-        """Return the rows of the source, those that are undecided as well, and its CSN."""
-        rows = frozenset(
-            (
-                name,
-                added if added <= s.applied else None,
-                gone if gone is not None and gone <= s.applied else None,
-            )
-            for name, (added, gone) in PARTS.items()
-            if name not in s.gone
-        )
-        return Manifest(rows, s.applied, s.noted)
+        """Return the catalog of the source, what is undecided as well, and its CSN."""
+        return Manifest(s.catalog, s.applied)
 
     def position(self, s: CloningState, sent: Manifest) -> Csn:
         """The CSN of a clone: that of its rows; a planted bug may take another."""
@@ -315,29 +288,55 @@ class Cloning:
         csn = self.position(s, sent)
         if not is_usable(csn, self._bound(s, tree.TAIL), self._bound(s, tree.HORIZON)):
             return s.but(manifest=None)
-        key = (sent.rows, sent.noted, one.rows)
-        if key not in self._installed:
-            self._installed[key] = _replaced(sent, one.rows)
-        rows = self._installed[key]
         found = self.ensemble.read(s.tree, tree.session(JOINER))
         assert isinstance(found, Ok)
         disk = codec.decode_session(found.value.data).disk
-        held = one.held & {name for name, _, _ in rows}
-        return s.but(phase=DOWN, applied=csn, rows=rows, held=held, disk=disk, base=csn, manifest=None)
+        installed = self.catalogs.after(
+            one.catalog, ("install", sent.catalog, csn), lambda db: self._install(db, sent.catalog, csn)
+        )
+        return s.but(phase=DOWN, applied=csn, catalog=installed, disk=disk, base=csn, manifest=None)
 
-    def _applies(self, s: CloningState, one: CloningReplica, csn: Csn, added: set[str]) -> CloningState:
-        kept = {name: (made, gone) for name, made, gone in one.rows}
-        for name, (made, gone) in PARTS.items():
-            if name in added:
-                kept[name] = (made, None)
-            if gone == csn and name in kept:
-                kept[name] = (kept[name][0], csn)
-        rows = frozenset((name, made, gone) for name, (made, gone) in kept.items())
-        return s.but(applied=csn, rows=rows, held=one.held | added)
+    def _install(self, db: sqlite3.Connection, sent: int, csn: Csn) -> None:
+        """Let the product write a manifest, and put it in place of a catalog."""
+        with self.catalogs.folder(sent) as folder:
+            path = folder / "manifest"
+            manifests.write_manifest(folder, path)
+            db.execute("BEGIN")
+            manifests.install(db, path, disk="d", files=(), found=())
+            jobs.set_meta(db, snapshot_csn=csn)
+            db.execute("COMMIT")
 
-    def _to_be_had(self, s: CloningState, one: CloningReplica) -> frozenset[str]:
-        """The parts that are somewhere: the source has made them all."""
-        return (frozenset(PARTS) - s.gone) | one.held
+    # ------------------------------------------------------------------------------------------ catalogs
+
+    def _until(self, csn: Csn, catalog: int) -> int:
+        """A catalog with all records up to a CSN."""
+        for following in map(Csn, range(1, csn + 1)):
+            catalog = self._applied(self._staged(catalog, self._log.added(following)), following)
+        return catalog
+
+    def _staged(self, catalog: int, parts: frozenset[PartId]) -> int:
+        return self.catalogs.after(catalog, ("stage", parts), lambda db: self._log.stage(db, parts))
+
+    def _applied(self, catalog: int, csn: Csn) -> int:
+        return self.catalogs.after(catalog, ("apply", csn), lambda db: self._log.apply(db, csn))
+
+    def _deletes(self, catalog: int, part: PartId) -> int:
+        return self.catalogs.after(catalog, ("delete", part), lambda db: garbage.collect_parts(db, [part]))
+
+    def _notes(self, s: CloningState) -> int:
+        seen = self._bound(s, tree.HORIZON)
+        return self.catalogs.after(
+            s.catalog, ("note", seen), lambda db: garbage.note_horizon(db, seen, CSN_NONE, kept={})
+        )
+
+    def _held(self, catalog: int) -> frozenset[PartId]:
+        every = self._log.added_until(LAST)
+        return self.catalogs.told(catalog, "held", lambda read: frozenset(read.held(every)))
+
+    def _lacks(self, one: CloningReplica) -> frozenset[PartId]:
+        """The visible parts whose bytes are not here."""
+        seen = shown(self.catalogs, one.catalog, one.applied).parts
+        return frozenset(PartId(part) for _, part in seen) - self._held(one.catalog)
 
     # --------------------------------------------------------------------------------------- ZooKeeper
 
@@ -401,15 +400,22 @@ class Cloning:
         """The replica shows what the log says, and removes nothing that is removed."""
         assert isinstance(state, CloningState)
         one = state.joiner
-        if one.phase in {FOLLOWING, SERVES} and shown(one.rows, one.applied) != visible_at(one.applied):
-            seen = sorted(shown(one.rows, one.applied))
-            return Broken("I10 AGREE", f"{JOINER} shows {seen} at CSN {one.applied}")
+        if one.phase in {FOLLOWING, SERVES} and (broken := self._differs(one)) is not None:
+            return broken
         if one.phase == SERVES:
-            if not shown(one.rows, one.applied) <= one.held:
+            if self._lacks(one):
                 return Broken("I9 HONEST", f"{JOINER} serves CSN {one.applied} without all of its parts")
-            if not state.lock and "A" in shown(one.rows, one.applied):
+            seen = shown(self.catalogs, one.catalog, one.applied)
+            if not state.lock and (FIRST_TABLE, "A") in seen.parts:
                 return Broken("I7 NOCONFLICT", f"{JOINER} may remove A once more: it sees no lock")
         return None
+
+    def _differs(self, one: CloningReplica) -> Broken | None:
+        """Return how the replica shows something else than the log: now, or at an earlier CSN."""
+        seen, right = shown(self.catalogs, one.catalog, one.applied), self._log.shown(one.applied)
+        if seen != right:
+            return Broken("I10 AGREE", f"{JOINER} shows {seen} at CSN {one.applied}, the log has {right}")
+        return self._log.dishonest(self.catalogs, one.catalog, one.applied, JOINER)
 
     def unsettled(self, state: State) -> Broken | None:
         """In the end the replica serves, and what was removed is gone, with its lock."""
@@ -418,7 +424,7 @@ class Cloning:
             return Broken("I14 LIVE", f"{JOINER} stays at CSN {state.joiner.applied} and never serves")
         if state.lock:
             return Broken("I14 LIVE", "the lock of a removal that all members have applied stays")
-        return None if "A" in state.gone else Broken("I13 NOLEAK", "A is never deleted")
+        return Broken("I13 NOLEAK", "A is never deleted") if "A" in self._held(state.catalog) else None
 
     def describe(self, state: State, move: Move) -> str:
         """A move in words."""
@@ -432,45 +438,14 @@ async def _cut(store: Any, fenced: Any, keep: int) -> None:
         await tail.delete_below(store, fenced, moved)
 
 
-def _replaced(sent: Manifest, own: frozenset[Row]) -> frozenset[Row]:
-    """Let the product write a manifest and put it in place of a catalog."""
-    with tempfile.TemporaryDirectory(prefix="tidelock-explore-") as name:
-        folder = Path(name)
-        _catalog(folder, sent.rows, sent.csn, sent.noted)
-        path = folder / "manifest"
-        manifests.write_manifest(folder, path)
-        (folder / "own").mkdir()
-        db = _catalog(folder / "own", own, CSN_NONE, CSN_NONE)
-        db.execute("BEGIN")
-        manifests.install(db, path, disk="d", files=(), found=())
-        db.execute("COMMIT")
-        rows = frozenset(db.execute("SELECT part, creation_csn, removal_csn FROM parts"))
-        db.close()
-    return rows
-
-
-def _catalog(folder: Path, rows: frozenset[Row], csn: Csn, noted: Csn) -> sqlite3.Connection:
-    db = sqlite3.connect(folder / "catalog.db", isolation_level=None)
-    db.execute("PRAGMA synchronous = OFF")
-    for statement in SCHEMA.split(";"):
-        db.execute(statement)
-    meta = {"snapshot_csn": csn, "horizon": noted, "tail": CSN_NONE, "format": 0}
-    db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-    sql = """
-        INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid, creation_csn,
-            removal_csn, kind, state) VALUES (?, 't', '', 1, 1, '', '', ?, ?, 'part', 'held')
-    """
-    db.executemany(sql, sorted(rows))
-    return db
-
-
 _WORDS: Final = {
     "apply": "the source applies the next record",
     "publish": "the source publishes its progress",
     "raise": "somebody goes on raising the horizon",
     "cut": "somebody goes on moving the tail",
     "note": "the source notes the horizon",
-    "delete": "the source deletes A",
+    "delete": "the source deletes {part}",
+    "forget": "the source forgets the definition of before the drop",
     "sweep": "the lock of the removal is deleted",
     "start": "the replica starts",
     "send": "the source sends its catalog",

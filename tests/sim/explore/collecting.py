@@ -1,39 +1,37 @@
 """Pins against horizon against collection, on two replicas: what is explored of history.
 
-Pins are written by the product's ``Snapshots``, the horizon is raised by its ``HorizonMover``, and
-``collectable`` says what may be deleted. Modelled are ZooKeeper's rules, the catalogs, transactions, and how
-far a replica has applied the log, which is whole from the beginning: CSN 2 adds part A, CSN 3 adds B and
-removes A.
+Pins are written by the product's ``Snapshots``, the horizon is raised by its ``HorizonMover``, and a catalog
+is the product's: what a record makes visible, which bounds are noted, and what is deleted below them.
+Modelled are ZooKeeper's rules, transactions, and how far a replica has applied the log (``known_log``).
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 from tests.sim.explore.answers import AnsweredStore, FencedLog, Heard, hear
+from tests.sim.explore.catalogs import Catalogs
 from tests.sim.explore.ensemble import Ensemble, first_life, new_cluster
+from tests.sim.explore.known_log import FIRST_TABLE, KnownLog, keeps, removed
 from tests.sim.explore.replay import AsksMulti, AsksRead, Replays, Returned, RunRaised, Turn
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
 from tests.support.wall_clocks import own_clock
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import Csn, Tid
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId
 from tidelock.csnlog.core.model import Progress
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Check, Create, Delete, SetData
-from tidelock.csnlog.core.visibility import PartVersions, visible
 from tidelock.replica_agent.snapshots.horizon import HorizonMover
 from tidelock.replica_agent.snapshots.pinned import Pin, Snapshots
-from tidelock.replication.core.horizon_rules import Bound, collectable
+from tidelock.replica_agent.storage import catalog_garbage as garbage
+from tidelock.replica_agent.storage.catalog_garbage import Collectables
+from tidelock.replication.core.horizon_rules import Bound
 
 LAST: Final = Csn(3)
-_MAKER: Final = Tid(Csn(1), NAMES[0], 1, 1)
-PARTS: Final = {
-    "A": PartVersions(_MAKER, Csn(2), _MAKER, Csn(3)),
-    "B": PartVersions(_MAKER, Csn(3)),
-}
 PIN: Final = "r1-1-1"
 
 # The last answer that the client of the pin has received.
@@ -48,9 +46,10 @@ class CollectingReplica(NamedTuple):
     up: bool = True
     fence: int = 0
     applied: Csn = Csn(1)
-    #: The horizon that its catalog has noted, and the parts that it has deleted.
-    noted: Csn = Csn(0)
-    gone: frozenset[str] = frozenset()
+    #: Its catalog, by its number.
+    catalog: int = 0
+    #: The newest CSN that is older than the retention of the first table.
+    aged: Csn = CSN_NONE
     #: S of its open transaction.
     tx: Csn | None = None
     #: A write of its progress that is under way, by its number; -1 = none.
@@ -104,6 +103,9 @@ class Collecting:
     """The model; see the module.
 
     Args:
+        drops: CSN 3 drops the first table.
+        keeps: The first table has its own retention, which ends for each CSN at any time at each replica;
+            that of the others has ended from the beginning.
         raisers: How many replicas raise the horizon.
         alone: The second replica has applied all, and does nothing.
         behind: The second replica is one record behind.
@@ -117,6 +119,8 @@ class Collecting:
         self,
         replays: Replays,
         *,
+        drops: bool = False,
+        keeps: bool = False,
         raisers: int = 1,
         alone: bool = False,
         behind: bool = False,
@@ -131,13 +135,22 @@ class Collecting:
         self.ensemble = Ensemble(first)
         self._replays, self._raisers, self._budget = replays, raisers, CollectingBudget(**budget)
         self._slowly, self._alone = slowly, alone
+        self._keeps = keeps
+        self._log = KnownLog(drops=drops, properties={"retention_s": "9"} if keeps else None)
+        self.catalogs = Catalogs()
         self._turns: dict[tuple[object, ...], Turn] = {}
 
     def initial(self) -> State:
         """Part A is there, B is not."""
-        return History_(
-            0, (CollectingReplica(applied=Csn(2)), CollectingReplica(applied=self._second)), self._budget
-        )
+        replicas = tuple(self._at(csn) for csn in (Csn(2), self._second))
+        return History_(0, replicas, self._budget)
+
+    def _at(self, csn: Csn) -> CollectingReplica:
+        """A replica that has applied the log up to a CSN."""
+        one = CollectingReplica(applied=CSN_NONE)
+        while one.applied < csn:
+            one = self._applies(one)
+        return one
 
     # ---------------------------------------------------------------------------------------------- moves
 
@@ -157,7 +170,9 @@ class Collecting:
 
     def _of_replica(self, s: History_, which: int, one: CollectingReplica) -> Iterator[Next]:
         if one.applied < LAST and self._has_parts_of(s, Csn(one.applied + 1)):
-            yield ("apply", which), s.but(which, applied=Csn(one.applied + 1))
+            yield ("apply", which), s.but(which, **self._applies(one)._asdict())
+        if self._keeps and one.aged < one.applied:
+            yield ("age", which), s.but(which, aged=Csn(one.aged + 1))
         if one.tx is None and s.budget.tx:
             yield ("begin", which), s.less("tx").but(which, tx=one.applied)
         if one.tx is not None:
@@ -178,13 +193,14 @@ class Collecting:
             yield ("strike", which), self._struck(s.less("strike"))
 
     def _of_collector(self, s: History_, which: int, one: CollectingReplica) -> Iterator[Next]:
-        seen = self.seen_horizon(s, which)
-        if seen > one.noted:
-            yield ("note", which), s.but(which, noted=seen)
-        for name, part in PARTS.items():
-            applied = part.removal_csn is not None and part.removal_csn <= one.applied
-            if applied and name not in one.gone and self.may_go(part, one.noted):
-                yield ("delete", which, name), s.but(which, gone=one.gone | {name})
+        noted = self._notes(one, self.seen_horizon(s, which))
+        if noted != one.catalog:
+            yield ("note", which), s.but(which, catalog=noted)
+        for part in removed(self.catalogs, one.catalog):
+            yield ("delete", which, part), s.but(which, catalog=self._deletes(one, part))
+        forgotten = self.catalogs.after(one.catalog, "forget", garbage.collect_tables)
+        if forgotten != one.catalog:
+            yield ("forget", which), s.but(which, catalog=forgotten)
 
     def _of_client(self, s: History_) -> Iterator[Next]:
         if s.budget.pin and s.pin == NONE and s.replicas[0].up:
@@ -209,15 +225,40 @@ class Collecting:
     def _is_pinned(self, s: History_) -> bool:
         return isinstance(self.ensemble.read(s.tree, tree.pin(PIN)), Ok)
 
-    def may_go(self, part: PartVersions, noted: Csn) -> bool:
-        """Tell whether a part may be deleted; a planted bug may judge otherwise."""
-        return collectable(part.removal_csn, noted)
+    def _applies(self, one: CollectingReplica) -> CollectingReplica:
+        """The next record becomes visible; its parts have come before."""
+        csn = Csn(one.applied + 1)
+
+        def job(db: sqlite3.Connection) -> None:
+            self._log.stage(db, self._log.added(csn))
+            self._log.apply(db, csn)
+
+        return one._replace(applied=csn, catalog=self.catalogs.after(one.catalog, ("apply", csn), job))
+
+    def _deletes(self, one: CollectingReplica, part: PartId) -> int:
+        return self.catalogs.after(
+            one.catalog, ("delete", part), lambda db: garbage.collect_parts(db, [part])
+        )
+
+    def _notes(self, one: CollectingReplica, horizon: Csn) -> int:
+        """The catalog with the bounds that are seen now."""
+        retained = self.catalogs.told(one.catalog, "retentions", Collectables.retentions)
+        kept = dict.fromkeys(retained, one.aged)
+        return self.catalogs.after(
+            one.catalog,
+            ("note", horizon, tuple(kept.items())),
+            lambda db: garbage.note_horizon(db, horizon, CSN_NONE, kept),
+        )
+
+    def _gone(self, one: CollectingReplica) -> frozenset[PartId]:
+        """The parts that a replica has applied and deleted."""
+        had = self._log.added_until(one.applied)
+        return had - self.catalogs.told(one.catalog, ("held", one.applied), lambda read: read.held(had))
 
     def _has_parts_of(self, s: History_, csn: Csn) -> bool:
         """Tell whether the parts that a record adds are somewhere; the first replica has made them."""
-        made = {name for name, part in PARTS.items() if part.creation_csn == csn}
-        other = s.replicas[1]
-        return not made & s.replicas[0].gone or (other.applied >= csn and not made & other.gone)
+        made, other = self._log.added(csn), s.replicas[1]
+        return not made & self._gone(s.replicas[0]) or (other.applied >= csn and not made & self._gone(other))
 
     def _progress(self, s: History_, which: int, one: CollectingReplica) -> int | None:
         """The write of what has changed, as the product computes it."""
@@ -353,24 +394,31 @@ class Collecting:
             one = state.replicas[which]
             if one.applied < csn or (state.struck and which):
                 continue
-            if one.noted > csn:
+            if self.catalogs.told(one.catalog, "horizon", Collectables.horizon) > csn:
                 return Broken("I12 GC-SAFE", f"{NAMES[which]} refuses CSN {csn}, which {who} reads")
-            for name in one.gone:
-                if visible(PARTS[name], csn):
-                    return Broken(
-                        "I12 GC-SAFE", f"{NAMES[which]} lacks {name} at CSN {csn}, which {who} reads"
-                    )
         for which, one in enumerate(state.replicas):
-            if not (state.struck and which) and not self._has_parts_of(state, Csn(one.applied + 1)):
+            if state.struck and which:
+                continue
+            if broken := self._log.dishonest(self.catalogs, one.catalog, one.applied, NAMES[which]):
+                return broken
+            for csn in map(Csn, range(max(one.aged, 1), one.applied + 1) if self._keeps else ()):
+                if not keeps(self.catalogs, one.catalog, csn, FIRST_TABLE):
+                    return Broken("I12 GC-SAFE", f"{NAMES[which]} refuses CSN {csn}, which a table retains")
+            if not self._has_parts_of(state, Csn(one.applied + 1)):
                 return Broken("I12 GC-SAFE", f"{NAMES[which]} has not applied what nobody has any more")
         return None
 
     def unsettled(self, state: State) -> Broken | None:
-        """In the end all that was removed is gone."""
+        """In the end all that was removed is gone, with the definitions that no reader needs."""
         assert isinstance(state, History_)
         for which, one in enumerate(state.replicas):
-            if not ((state.struck or self._alone) and which) and "A" not in one.gone:
+            if (state.struck or self._alone) and which:
+                continue
+            if "A" not in self._gone(one):
                 return Broken("I13 NOLEAK", f"{NAMES[which]} never deletes A")
+            versions = self.catalogs.told(one.catalog, "versions", lambda read: read.versions(FIRST_TABLE))
+            if len(versions) > 1:
+                return Broken("I13 NOLEAK", f"{NAMES[which]} never forgets the definition of before the drop")
         return None
 
     def describe(self, state: State, move: Move) -> str:
@@ -382,12 +430,14 @@ class Collecting:
 
 _WORDS: Final = {
     "apply": "{who} applies the next record",
+    "age": "for {who}, one more CSN is older than the retention of the first table",
     "begin": "a transaction begins at {who}",
     "end": "the transaction at {who} ends",
     "publish": "{who} sends its progress",
     "published": "the progress of {who} arrives",
     "note": "{who} notes the horizon",
     "delete": "{who} deletes {part}",
+    "forget": "{who} forgets the definition of before the drop",
     "raise": "{who} goes on raising the horizon: a read, or the multi",
     "crash": "{who} dies",
     "start": "{who} starts",

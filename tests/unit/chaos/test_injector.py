@@ -164,6 +164,7 @@ def test_a_fault_beyond_tolerance_is_left_out(cluster: ToldCluster, tmp_path: Pa
     assert claims == []
 
 
+@pytest.mark.slow
 def test_a_new_member_stands_for_the_one_that_left(cluster: ToldCluster, tmp_path: Path) -> None:
     """Later faults that were planned for the old one are aimed at the new one."""
     lines, claims = inject(cluster, tmp_path, ("replacing", "r2"), ("seen", "r2"), minutes=0.1)

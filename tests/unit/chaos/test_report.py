@@ -218,6 +218,7 @@ def test_a_result_that_is_not_passed_fails_without_violations(tmp_path: Path) ->
     assert "interrupted" in read(folder).text
 
 
+@pytest.mark.slow
 def test_the_report_of_an_hour_is_small(tmp_path: Path) -> None:
     """Calls are drawn in bins of time: an hour of load stays below 3 MB, with every fault and every row."""
     folder = kept(tmp_path, run_lines(minutes=60, commits=50_000, reads=100_000, faults=300, failing=True))

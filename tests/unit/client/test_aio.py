@@ -146,6 +146,7 @@ async def test_no_begin_waits_in_a_thread_for_the_call_of_another_task(
 # -- threads -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_thousand_reads_share_a_few_threads(fake_cluster: FakeCluster, aio_db: AsyncDatabase) -> None:
     """Reads that do not fit wait for their turn, and each gets its own answer."""
     for number in range(10):

@@ -61,6 +61,7 @@ def test_a_query_of_a_frozen_agent_goes_on_at_another_one(fake_cluster: FakeClus
     assert other.count("POST /query") + fake_cluster["r3"].count("POST /query") == 3
 
 
+@pytest.mark.slow
 def test_rows_of_an_agent_that_freezes_in_their_middle(fake_cluster: FakeCluster, db: Database) -> None:
     """They are read again at another one; a stream says that it is not whole."""
     frozen, other = fake_cluster["r1"], fake_cluster["r2"]

@@ -376,6 +376,7 @@ async def test_a_stream_without_rows_makes_no_part() -> None:
         assert await streamed(chunks_of(body), Sinks().maker(TABLE)) == []
 
 
+@pytest.mark.slow
 async def test_a_cut_stream_is_refused_wherever_it_is_cut() -> None:
     """A body that lacks even its last byte is no insert; a cut between two messages is seen, too."""
     body = stream(numbers(3), numbers(2))

@@ -55,6 +55,7 @@ def committed(transactions: Transactions, at: Csn) -> Transaction:
     return tx
 
 
+@pytest.mark.slow
 def test_a_finished_transaction_takes_less_than_200_bytes(tmp_path: Path) -> None:
     """At 1,000 commits a second and 600 s of memory the objects of before took 2.2 GB; bytes take 0.1 GB.
 
