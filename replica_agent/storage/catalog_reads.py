@@ -234,11 +234,14 @@ class CatalogReader(TableReads):
         oldest = max(kept.get(table, horizon), CSN_IMPORT) if table is not None else horizon
         if csn >= oldest:
             return
-        about = f"table {table} at CSN {csn}" if table is not None else f"CSN {csn}"
+        names = self.table_names(csn)
+        about = f"table {names.get(table, table)} at CSN {csn}" if table is not None else f"CSN {csn}"
         msg = (
             f"{about} is below the horizon {oldest}: the oldest readable CSN is {oldest}; read at a newer CSN"
         )
-        longer = sorted(name for name, begin in kept.items() if begin <= csn and csn >= CSN_IMPORT)
+        longer = sorted(
+            names[one] for one, begin in kept.items() if begin <= csn and csn >= CSN_IMPORT and one in names
+        )
         if longer:
             msg += f". Tables with a longer retention can be read there one by one: {', '.join(longer)}"
         raise SnapshotTooOldError(msg, csn=csn, min_csn=oldest)

@@ -18,12 +18,12 @@ from tidelock.client.agents.members import KnownMembers
 from tidelock.client.agents.transport import Timeouts, Transport, segment
 from tidelock.client.membership import Membership
 from tidelock.client.reads.audit import TIMEOUT_S, AuditReport, audit
-from tidelock.client.reads.each import SnapshotEach
+from tidelock.client.reads.each import SnapshotEach, WithoutPin
 from tidelock.client.reads.following import Following
 from tidelock.client.reads.scan import Params, Scan
 from tidelock.client.reads.snapshot import Snapshot
 from tidelock.client.tables import Tables
-from tidelock.client.values.arguments import csn_or_none, milliseconds, plain, seconds
+from tidelock.client.values.arguments import csn_or_name, csn_or_none, milliseconds, plain, seconds
 from tidelock.client.values.results import ExportResult, LabelStatus, Outcome, TransactionAtHome
 from tidelock.client.writes.autocommit import AutocommitStatements
 from tidelock.client.writes.beginning import Later, begin_at_home
@@ -233,6 +233,7 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
     ) -> pa.Table:
         """Return rows of a table at a separate snapshot, the newest one or that of `csn` or `at`.
 
+        A table that keeps a longer history than others (`retention_s`) is read at a `csn` of it, too.
         Arguments and errors as in `Snapshot.scan` and `snapshot`.
         """
         return self._each(csn, at).read(table, columns, where, params)
@@ -280,7 +281,9 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
         return self._each(csn, at).sql(sql, params)
 
     def _each(self, csn: int | str | None, at: datetime | int | str | None) -> SnapshotEach:
-        return SnapshotEach(lambda: self.snapshot(csn, at=at))
+        chosen = csn_or_name(csn)
+        otherwise = WithoutPin(self._connection, chosen) if isinstance(chosen, int) else None
+        return SnapshotEach(lambda: self.snapshot(csn, at=at), otherwise)
 
     def snapshot(
         self,

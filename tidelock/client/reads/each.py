@@ -8,9 +8,36 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelock.client.agents.connection import Connection
+from tidelock.client.agents.members import KnownMember
 from tidelock.client.reads.scan import RowReader
-from tidelock.client.reads.snapshot import Snapshot
+from tidelock.client.reads.snapshot import Snapshot, open_query
 from tidelock.client.reads.stream import BatchStream
+from tidelock.errors import SnapshotTooOldError
+
+
+class WithoutPin(RowReader):
+    """Queries at a CSN that cannot be pinned: those of tables that keep a longer history are answered.
+
+    Args:
+        connection: The replicas.
+        csn: The CSN.
+    """
+
+    def __init__(self, connection: Connection, csn: int) -> None:
+        self._connection = connection
+        self._csn = csn
+
+    def stream(self, request: dict[str, Any]) -> BatchStream:
+        """Run a query (see `scan.RowReader`)."""
+        return self._connection.members.ask(lambda member: self._open(member, request))
+
+    def collect(self, request: dict[str, Any]) -> pa.Table:
+        """Run a query and return all its rows."""
+        return self._connection.members.ask(lambda member: self._open(member, request).read_all())
+
+    def _open(self, member: KnownMember, request: dict[str, Any]) -> BatchStream:
+        return open_query(self._connection, member, request, self._csn)
 
 
 class SnapshotEach(RowReader):
@@ -18,14 +45,21 @@ class SnapshotEach(RowReader):
 
     Args:
         opened: Returns a new snapshot.
+        otherwise: What answers where the history of all tables is not kept; None: nothing does.
     """
 
-    def __init__(self, opened: Callable[[], Snapshot]) -> None:
+    def __init__(self, opened: Callable[[], Snapshot], otherwise: WithoutPin | None) -> None:
         self._opened = opened
+        self._otherwise = otherwise
 
     def stream(self, request: dict[str, Any]) -> BatchStream:
         """Run a query (see `scan.RowReader`); the snapshot stays until the stream ends or is closed."""
-        snapshot = self._opened()
+        try:
+            snapshot = self._opened()
+        except SnapshotTooOldError:
+            if self._otherwise is None:
+                raise
+            return self._otherwise.stream(request)
         try:
             stream = snapshot.stream(request)
         except BaseException:
@@ -38,5 +72,11 @@ class SnapshotEach(RowReader):
 
     def collect(self, request: dict[str, Any]) -> pa.Table:
         """Run a query and return all its rows."""
-        with self._opened() as snapshot:
+        try:
+            snapshot = self._opened()
+        except SnapshotTooOldError:
+            if self._otherwise is None:
+                raise
+            return self._otherwise.collect(request)
+        with snapshot:
             return snapshot.collect(request)

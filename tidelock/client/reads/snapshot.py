@@ -26,6 +26,13 @@ from tidelock.wire.tables import PartInfo, TableInfo
 T = TypeVar("T")
 
 
+def open_query(connection: Connection, member: KnownMember, request: dict[str, Any], csn: int) -> BatchStream:
+    """Run a query (see `scan.RowReader`) at one replica, at a CSN."""
+    body = QueryRequest(**{**request, "csn": csn})
+    response = connection.transport.stream(member.api, "/query", body, elsewhere=connection.members.others)
+    return BatchStream(response, member.api)
+
+
 class Snapshot(RowReader):
     """All tables at one CSN, pinned; made by `Database.snapshot`.
 
@@ -189,11 +196,7 @@ class Snapshot(RowReader):
         self.close()
 
     def _open(self, member: KnownMember, request: dict[str, Any]) -> BatchStream:
-        body = QueryRequest(**{**request, "csn": self.csn})
-        response = self._connection.transport.stream(
-            member.api, "/query", body, elsewhere=self._connection.members.others
-        )
-        return BatchStream(response, member.api)
+        return open_query(self._connection, member, request, self.csn)
 
     def _ask_here(self, path: str, answer: type[T], **query: Any) -> T:
         query["csn"] = self.csn
