@@ -98,3 +98,29 @@ def test_a_row_that_stays_is_told_with_its_replica(world: World, sql: str, story
     """Undecided parts, marks of removals that did not commit, and rows of files without parts."""
     change(world, sql)
     assert story in found(world)
+
+
+@pytest.mark.parametrize(
+    ("longer", "sql", "stories"),
+    [
+        (-150, None, ["r2: file packs/00/p has {cut} bytes, not {whole}"]),
+        (-150, "UPDATE parts SET offset = 0 WHERE part = 'r1-1-2'", []),
+        (
+            +150,
+            "UPDATE parts SET offset = 0 WHERE part = 'r1-1-2'",
+            ["r2: file packs/00/p has {cut} bytes, not {whole}"],
+        ),
+    ],
+    ids=["its end is needed", "its end lies elsewhere now", "it is too long"],
+)
+def test_a_pack_of_another_length_is_told_unless_its_end_is_not_needed(
+    world: World, longer: int, sql: str | None, stories: list[str]
+) -> None:
+    """A pack that was cut keeps its row; the parts of its end have been fetched into other files."""
+    pack = world.cluster.node("r2").data_dir / "packs" / "00" / "p"
+    whole = pack.stat().st_size
+    with pack.open("r+b") as file:
+        file.truncate(whole + longer)
+    if sql is not None:
+        change(world, sql)
+    assert found(world) == [story.format(cut=whole + longer, whole=whole) for story in stories]
