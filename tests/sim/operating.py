@@ -79,6 +79,21 @@ class SimOperator:
             self._world.oracle.violated("I14 LIVE", f"{host.name} is not added: {refused.message}")
         else:
             self.begin(self._first_client(host))
+            self.begin(self._emptied(host))
+
+    async def _emptied(self, host: Host) -> None:
+        """Give a new replica an empty disk if it asks for one.
+
+        It was registered, had its catalog, and ZooKeeper's tree was made again without it before the operator
+        had his answer; so he has asked once more, and its catalog is of the cluster before.
+        """
+        until_s = self._world.loop.time() + _SERVES_S
+        while self._world.loop.time() < until_s and not host.serving:
+            if host.of_another:
+                self._world.trace.note("emptied", host.name)
+                host.crash(power=False, replace=True)
+                return
+            await asyncio.sleep(_LOOK_S)
 
     async def _first_client(self, host: Host) -> None:
         """Have a client that knows no CSN write at a new replica as soon as that serves."""
@@ -113,6 +128,8 @@ class SimOperator:
             fresh = self._world.add_machine()
             refused = await self._asked(change="replace", replica=replica, new=fresh.replica)
             fresh.retired = refused is not None
+            if refused is None:
+                self.begin(self._emptied(fresh))
         else:
             refused = await self._asked(change="remove", replica=replica)
         if refused is not None:

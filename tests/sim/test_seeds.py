@@ -15,7 +15,7 @@ from tidelock.csnlog.testing.memory_store import RequestFault as Lost
 #: Seeds that every run has.
 FIXED = (0, 5, 8, 12, 38, 43)
 #: Seeds that have found something (docs/track-record.md).
-FOUND = (407342012, 436030554, 561003393, 617467363)
+FOUND = (407342012, 436030554, 561003393, 617467363, 883383154)
 #: Fresh seeds of every run.
 FRESH = 2
 #: Of the long form, in blocks of so many: a block that fails does not keep the others from running.
