@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidelock.client import Database, Snapshot
 from tidelock.errors import TransactionClosedError, UnknownTableError
 from tidelock.loopback_names import reachable
-from tidelock.spark.options import ReadRoute, order, route
+from tidelock.read_route import ReadRoute, order, route
 from tidelock.spark.pinning import pin
 from tidelock.spark.schema import has_times, quoted, struct_of
 from tidelock.spark.sessions import allow_times, name_services, redact_tokens

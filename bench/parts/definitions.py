@@ -92,7 +92,7 @@ def _versions(cluster: LocalCluster, db: Database, versions: int) -> dict[str, A
 
 
 def _next_version(db: Database, number: int) -> None:
-    """Give the table of many a column of this version in the place of the last one's."""
+    """Give the table of many a column of this version in place of the last one's."""
     db.alter_table(
         _OFTEN,
         add=f"c{number} bigint default {number}",

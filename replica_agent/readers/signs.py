@@ -2,7 +2,7 @@
 
 A client that can ask another replica wants to know soon whether this one is frozen, and must not take one for
 it that waits for a CSN or for its disk. So a reader process says now and then that it works on the answer.
-The clients wait for the next byte only, for `tidelock.spark.options.SILENCE_S`. Every client of HTTP/1.1
+The clients wait for the next byte only, for `tidelock.read_route.SILENCE_S`. Every client of HTTP/1.1
 has to read over any number of interim answers (RFC 9110, 15.2); of all of them Java's and Python's read over
 this one only. No header is in it. It says nothing about the answer, which may be an error.
 """

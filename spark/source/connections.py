@@ -12,7 +12,7 @@ from typing import Final
 
 from tidelock import secret_file
 from tidelock.client import Database, connect
-from tidelock.spark.options import Replica, order
+from tidelock.read_route import Replica, order
 from tidelock.spark.source.options import TableTarget
 from tidelock.wire.rows import Fields
 

@@ -13,7 +13,7 @@ from urllib3.exceptions import HTTPError
 from tidelock.errors import CorruptError, StandbyError, TidelockError, UnavailableError, from_answer
 from tidelock.loopback_names import reachable
 from tidelock.ranged_file import RangedFile
-from tidelock.spark.options import ROUNDS
+from tidelock.read_route import ROUNDS
 from tidelock.spark.source import silent
 
 #: Pause after every replica has refused or failed once, in seconds.

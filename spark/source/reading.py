@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from tidelock.client import Snapshot
 from tidelock.errors import UnavailableError
-from tidelock.spark.options import timeouts_s
+from tidelock.read_route import timeouts_s
 from tidelock.spark.pinning import pin
 from tidelock.spark.source.connections import connected, replicas_of
 from tidelock.spark.source.files import SnapshotFiles

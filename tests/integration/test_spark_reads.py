@@ -25,9 +25,9 @@ from tests.support.replicas.readers import ReaderHost
 from tests.support.spark.process import SparkJobError, SparkProcess
 from tests.support.waiting import eventually
 from tidelock.csnlog.core.ids import PartId
+from tidelock.read_route import SILENCE_S, Replica, route
 from tidelock.replica_agent.readers import counters
 from tidelock.replica_agent.readers.signs import SIGN_S
-from tidelock.spark.options import SILENCE_S, Replica, route
 
 pytestmark = pytest.mark.spark
 

@@ -135,7 +135,8 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "spark/source": ("spark", "tidelock", *_CLIENT),
     "pyspark_tidelock": ("spark/source",),
     "tidelock/testing": ("tidelock", *_CLIENT, "tidelock/cluster"),
-    "tidelock/cli": ("tidelock", *_CLIENT, "tidelock/cluster"),
+    "tidelock/metastore": ("tidelock", *_CLIENT),
+    "tidelock/cli": ("tidelock", *_CLIENT, "tidelock/cluster", "tidelock/metastore"),
     # Not installed (docs/adr/0018-the-demo-is-not-installed.md).
     "workloads/tpch": ("tidelock", "tidelock/client"),
     "workloads": ("csnlog/core", "tidelock", "tidelock/cluster"),
@@ -160,6 +161,7 @@ LEAVES: Final = (
     "tidelock.part_layout",
     "tidelock.partition_paths",
     "tidelock.ranged_file",
+    "tidelock.read_route",
     "tidelock.secret_file",
     "tidelock.table_columns",
     "tidelock.token_text",

@@ -24,6 +24,7 @@ EXTRAS = {
     "tidelock/cli/files.py": "lakes",
     "spark/": "spark",
     "pyspark_tidelock/": "spark",
+    "tidelock/metastore/": "metastore",
     "tidelock/testing/": "testing",
 }
 #: Libraries that come with pydantic and aiohttp, whose interfaces show their types.

@@ -8,9 +8,10 @@ from typing import Final
 import pytest
 
 from tests.support.project.source import ROOT
+from tidelock import read_route as options
 from tidelock import token_text
 from tidelock.replica_agent.readers import signs
-from tidelock.spark import options, writing
+from tidelock.spark import writing
 
 PAGE: Final = (ROOT / "docs" / "spark-settings.md").read_text(encoding="utf-8")
 NAMED: Final = {

@@ -26,7 +26,7 @@ from tidelock.errors import (
     UnavailableError,
     UnknownTableError,
 )
-from tidelock.spark.options import ROUNDS
+from tidelock.read_route import ROUNDS
 from tidelock.spark.source import encoding, files, silent
 from tidelock.spark.source.encoding import Encoder, FileLayout
 from tidelock.spark.source.files import RemoteFile, SnapshotFiles

@@ -11,9 +11,9 @@ import pytest
 import urllib3
 from aiohttp import web
 
+from tidelock.read_route import SILENCE_S
 from tidelock.replica_agent.readers import signs
 from tidelock.replica_agent.readers.link import ANSWER_GRACE_S
-from tidelock.spark.options import SILENCE_S
 
 READ_WAIT_S = 1.0
 #: With `SIGN_S` as below.

@@ -18,9 +18,9 @@ from tidelock.errors import (
     UnknownTableError,
     UnsupportedTypeError,
 )
+from tidelock.read_route import ADDRESSES, SILENCE_S, ReadRoute, Replica, order, route
 from tidelock.replica_agent.readers.signs import SIGN_S
 from tidelock.spark import schema
-from tidelock.spark.options import ADDRESSES, SILENCE_S, ReadRoute, Replica, order, route
 from tidelock.spark.schema import struct_of, type_of
 from tidelock.spark.tables import select, view_names
 

@@ -140,6 +140,7 @@ def route(
     *,
     failover: bool,
     name_services: Iterable[str] = (),
+    authority: str | None = None,
 ) -> ReadRoute:
     """Return the route to ``replicas``, tried in this order.
 
@@ -149,6 +150,8 @@ def route(
         failover: Go on to the next replica when one is dead, frozen, behind or has a damaged part.
         name_services: The session's values of ``dfs.nameservices``; kept, since they may name the HDFS of
             the user's cluster.
+        authority: The name of the service, where processes know it from their settings; None: one that no
+            other configuration has.
     """
     used = list(replicas if failover else replicas[:1])
     tries = ROUNDS * len(used) if failover else 1
@@ -159,10 +162,11 @@ def route(
         "dfs.http.client.retry.max.attempts": str(tries - 1),
         "dfs.http.client.failover.max.attempts": str(tries - 1),
     }
-    configuration = repr((used, sorted(connection.items())))
-    digest = hashlib.sha256(configuration.encode()).hexdigest()[:8]
-    # A replica's id may contain an underscore, a host name may not: Java would find no host at all.
-    authority = f"tidelock-{used[0].id.replace('_', '-')}-{digest}"
+    if authority is None:
+        configuration = repr((used, sorted(connection.items())))
+        digest = hashlib.sha256(configuration.encode()).hexdigest()[:8]
+        # A replica's id may contain an underscore, a host name may not: Java would find no host at all.
+        authority = f"tidelock-{used[0].id.replace('_', '-')}-{digest}"
     addresses = _addresses(used)
     service = {
         "dfs.nameservices": ",".join([*(name for name in name_services if name != authority), authority]),

@@ -1,0 +1,95 @@
+"""The commands that serve tables by name to Spark."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from tidelock.cli import output
+from tidelock.cli.target import ClusterOptions, on_target
+from tidelock.errors import BadRequestError
+from tidelock.metastore import spark_defaults as defaults
+from tidelock.metastore.snapshots import Snapshots, route_to
+
+_PANEL = "Reading"
+
+ReadFrom = Annotated[
+    str | None,
+    typer.Option(help="Replica that Spark reads from as long as it answers.", show_default=False),
+]
+
+
+class Plain(StrEnum):
+    """The two ways to answer names without a CSN."""
+
+    VIEWS = "views"
+    REFUSE = "refuse"
+
+
+class Partitions(StrEnum):
+    """The two ways in which Spark finds the files of a table with partitions."""
+
+    LISTED = "listed"
+    CATALOG = "catalog"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    for command in (metastore, spark_defaults):
+        app.command(rich_help_panel=_PANEL)(on_target(command))
+
+
+def metastore(
+    target: ClusterOptions,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at. There is no authentication.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at.", min=0, max=65535)] = 9083,
+    read_from: ReadFrom = None,
+    plain: Annotated[
+        Plain, typer.Option(help="Names without a CSN: views of the newest CSN at each look-up, or refused.")
+    ] = Plain.VIEWS,
+    partitions: Annotated[
+        Partitions,
+        typer.Option(
+            help="Spark lists all folders of a table, or those that a query needs: then it has to be "
+            "started with the lines of `tidelock spark-defaults`."
+        ),
+    ] = Partitions.LISTED,
+) -> None:
+    """Serve tables by name to Spark SQL, as a Hive metastore does, until it is ended."""
+    try:
+        from tidelock.metastore.calls import Calls
+        from tidelock.metastore.server import MetastoreServer
+    except ImportError as error:
+        raise BadRequestError(
+            f"the metastore needs a package that is not installed ({error.name}): "
+            "pip install 'tidelock[metastore]'"
+        ) from error
+    by_catalog = partitions is Partitions.CATALOG
+    with target.connect() as db:
+        snapshots = Snapshots(db, replica=read_from, authority=defaults.AUTHORITY if by_catalog else None)
+        snapshots.route()  # a wrong replica is told before Spark asks
+        calls = Calls(snapshots, plain=plain is Plain.VIEWS, by_catalog=by_catalog)
+        try:
+            with MetastoreServer((host, port), calls) as server:
+                output.say(f"listening at thrift://{host}:{server.port}")
+                server.serve_forever()
+        finally:
+            snapshots.close()
+
+
+def spark_defaults(
+    target: ClusterOptions,
+    uris: Annotated[
+        str, typer.Option("--metastore", help="Metastores, with commas between them.")
+    ] = "thrift://127.0.0.1:9083",
+    read_from: ReadFrom = None,
+) -> None:
+    """Print the lines for spark-defaults.conf that `tidelock metastore --partitions catalog` needs."""
+    with target.connect() as db:
+        route = route_to(db, read_from, defaults.AUTHORITY)
+    for name, value in defaults.settings(route, uris).items():
+        output.say(f"{name} {value}")

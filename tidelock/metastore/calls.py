@@ -1,0 +1,273 @@
+"""The calls of a Hive metastore, by their names in its protocol.
+
+Nothing is kept for a connection: Spark has one for all sessions of an application, and makes another one
+whenever it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from tidelock.errors import UnknownTagError
+from tidelock.metastore import described
+from tidelock.metastore.filters import filter_of
+from tidelock.metastore.idl import hive
+from tidelock.metastore.names import NOW, SYSTEM, DatabaseName, matching, read_name, suffix_of
+from tidelock.metastore.snapshots import Partition, Snapshots
+from tidelock.partition_paths import texts_of
+from tidelock.wire.tables import TableInfo
+
+#: The columns of the view of the newest CSN.
+_NOW: Final = [
+    {"name": "csn", "type": "bigint", "nullable": False},
+    {"name": "suffix", "type": "string", "nullable": False},
+]
+#: Calls that change something; each is refused.
+CHANGES: Final = (
+    "create_database",
+    "alter_database",
+    "drop_database",
+    "create_table",
+    "create_table_with_environment_context",
+    "alter_table",
+    "alter_table_with_environment_context",
+    "drop_table",
+    "drop_table_with_environment_context",
+    "add_partitions_req",
+    "alter_partitions",
+    "drop_partition_with_environment_context",
+)
+
+
+class Calls:
+    """The calls that read.
+
+    Args:
+        snapshots: What is read.
+        plain: Whether names without a CSN are answered; otherwise they are refused.
+        by_catalog: As of `described.table`.
+    """
+
+    def __init__(self, snapshots: Snapshots, *, plain: bool = True, by_catalog: bool = False) -> None:
+        self._snapshots = snapshots
+        self._plain = plain
+        self._by_catalog = by_catalog
+
+    def __getattr__(self, call: str) -> Callable[..., Any]:
+        if call in CHANGES:
+            return lambda *_: _refuse(call)
+        raise AttributeError(call)
+
+    # -- the session -----------------------------------------------------------------------------------------
+
+    def set_ugi(self, user_name: str, group_names: list[str] | None) -> list[str]:
+        """Take the user of the client's operating system, which proves nothing and is not used."""
+        return group_names or []
+
+    def get_config_value(self, name: str, default: str) -> str:
+        """Return the client's default: there is no configuration of Hive."""
+        return default
+
+    def shutdown(self) -> None:
+        """Take the farewell of a client."""
+
+    # -- databases -------------------------------------------------------------------------------------------
+
+    def get_all_databases(self) -> list[str]:
+        """Return the namespaces. Those at CSNs are found when they are asked for: there is no end of them."""
+        return sorted({*self._snapshots.namespaces(self._snapshots.newest()), SYSTEM})
+
+    def get_databases(self, pattern: str) -> list[str]:
+        """Return the namespaces that a pattern means."""
+        return matching(self.get_all_databases(), pattern)
+
+    def get_database(self, name: str) -> Any:
+        """Return a namespace, at a CSN if its name says so."""
+        if name == SYSTEM:
+            return described.database(name, "file:/dev/null", {}, "what Tidelock tells of itself")
+        asked, csn = self._resolved(name)
+        if asked.namespace not in self._snapshots.namespaces(csn):
+            raise hive.NoSuchObjectException(f"there is no namespace {asked.namespace} at CSN {csn}")
+        location = described.folder(self._snapshots.route(), csn, asked.namespace)
+        about = f"namespace {asked.namespace} of Tidelock at CSN {csn}"
+        return described.database(name, location, {"csn": str(csn)}, about)
+
+    # -- tables ----------------------------------------------------------------------------------------------
+
+    def get_all_tables(self, database: str) -> list[str]:
+        """Return the names of the tables of a namespace."""
+        if database == SYSTEM:
+            return [NOW]
+        asked, csn = self._resolved(database)
+        names = (table.rpartition(".") for table in self._snapshots.tables(csn))
+        return sorted(name for namespace, _, name in names if namespace == asked.namespace)
+
+    def get_tables(self, database: str, pattern: str) -> list[str]:
+        """Return the names of the tables that a pattern means."""
+        return matching(self.get_all_tables(database), pattern)
+
+    def get_tables_by_type(self, database: str, pattern: str, kind: str) -> list[str]:
+        """Return the names of the tables, or views, that a pattern means."""
+        return self.get_tables(database, pattern) if kind in {"", _kind(database)} else []
+
+    def get_table_meta(self, databases: str, tables: str, kinds: list[str] | None) -> list[Any]:
+        """Return names and kinds of tables."""
+        return [
+            hive.TableMeta(database, table, _kind(database), None)
+            for database in self.get_databases(databases)
+            if not kinds or _kind(database) in kinds
+            for table in self.get_tables(database, tables)
+        ]
+
+    def get_table(self, database: str, name: str) -> Any:
+        """Return a table at a CSN, or the view of a table."""
+        database = database.lower()
+        if (database, name.lower()) == (SYSTEM, NOW):
+            csn = self._snapshots.newest()
+            text = f"SELECT {csn}L AS csn, '{suffix_of(csn)}' AS suffix"
+            return described.view(database, NOW, _NOW, text)
+        asked, csn, table = self._found(database, name)
+        namespace, _, short = table.name.rpartition(".")
+        if not asked.is_exact:
+            return described.view_of(database, short, table, namespace, csn)
+        to_replicas = self._snapshots.route()
+        location = described.folder(to_replicas, csn, namespace, short)
+        return described.table(database, short, table, location, to_replicas, by_catalog=self._by_catalog)
+
+    def get_table_req(self, request: Any) -> Any:
+        """As `get_table`."""
+        return hive.GetTableResult(self.get_table(request.dbName, request.tblName))
+
+    def get_table_objects_by_name(self, database: str, names: list[str]) -> list[Any]:
+        """Return those of the tables that exist."""
+        known = set(self.get_all_tables(database))
+        return [self.get_table(database, name) for name in names if name.lower() in known]
+
+    def get_table_objects_by_name_req(self, request: Any) -> Any:
+        """As `get_table_objects_by_name`."""
+        return hive.GetTablesResult(self.get_table_objects_by_name(request.dbName, request.tblNames))
+
+    # -- partitions ------------------------------------------------------------------------------------------
+
+    def get_partitions(self, database: str, name: str, most: int) -> list[Any]:
+        """Return all partitions of a table."""
+        return self._partitions(database, name, lambda _: True)
+
+    def get_partitions_with_auth(
+        self, database: str, name: str, most: int, user: str, groups: list[str]
+    ) -> list[Any]:
+        """As `get_partitions`."""
+        return self.get_partitions(database, name, most)
+
+    def get_partitions_by_filter(self, database: str, name: str, text: str, most: int) -> list[Any]:
+        """Return at least the partitions for which a condition holds; Spark checks it again."""
+        _, _, table = self._found(database, name)
+        types = {one["name"]: one["type"] for one in table["columns"] if one["name"] in table["partition_by"]}
+        holds = filter_of(text, types)
+        return self._partitions(database, name, lambda one: holds(texts_of(one.path)))
+
+    def get_partitions_ps_with_auth(
+        self, database: str, name: str, values: list[str], most: int, user: str, groups: list[str]
+    ) -> list[Any]:
+        """Return the partitions whose first values are these; an empty text stands for any value."""
+        return self._partitions(database, name, _begins(values))
+
+    def get_partitions_by_names(self, database: str, name: str, names: list[str]) -> list[Any]:
+        """Return the partitions that have these paths."""
+        wanted = set(names)
+        return self._partitions(database, name, lambda one: one.path in wanted)
+
+    def get_partitions_by_expr(self, request: Any) -> Any:
+        """Refuse a filter that is a serialized object of Java."""
+        raise hive.MetaException(
+            "a filter that is a serialized object of Java cannot be read; use the Hive client that Spark "
+            "brings with it (spark.sql.hive.metastore.jars=builtin)"
+        )
+
+    def get_partition(self, database: str, name: str, values: list[str]) -> Any:
+        """Return one partition."""
+        for found in self._partitions(database, name, lambda one: described.values_of(one) == values):
+            return found
+        raise hive.NoSuchObjectException(f"{database}.{name} has no partition {values}")
+
+    def get_partition_with_auth(
+        self, database: str, name: str, values: list[str], user: str, groups: list[str]
+    ) -> Any:
+        """As `get_partition`."""
+        return self.get_partition(database, name, values)
+
+    def get_partition_names(self, database: str, name: str, most: int) -> list[str]:
+        """Return the paths of all partitions."""
+        return self.get_partition_names_ps(database, name, [], most)
+
+    def get_partition_names_ps(self, database: str, name: str, values: list[str], most: int) -> list[str]:
+        """Return the paths of the partitions whose first values are these."""
+        _, csn, table = self._found(database, name)
+        begins = _begins(values)
+        return [one.path for one in self._snapshots.partitions(csn, table.name) if begins(one)]
+
+    # -- functions: there are none ---------------------------------------------------------------------------
+
+    def get_all_functions(self) -> Any:
+        """Return no function."""
+        return hive.GetAllFunctionsResponse([])
+
+    def get_functions(self, database: str, pattern: str) -> list[str]:
+        """Return no function."""
+        return []
+
+    def get_function(self, database: str, name: str) -> Any:
+        """Refuse a function by name."""
+        raise hive.NoSuchObjectException(f"there is no function {database}.{name}")
+
+    # -- what names mean -------------------------------------------------------------------------------------
+
+    def _resolved(self, database: str) -> tuple[DatabaseName, int]:
+        """Return what the name of a database means, and the CSN at which it is read."""
+        asked = read_name(database)
+        if isinstance(asked.at, int):
+            return asked, asked.at
+        if isinstance(asked.at, str):
+            if (tagged := self._snapshots.tag(asked.at)) is None:
+                raise UnknownTagError(f"there is no tag {asked.at}; tags() lists them", tag=asked.at)
+            return asked, tagged
+        newest = self._snapshots.newest()
+        if not self._plain:
+            raise hive.MetaException(
+                f"names without a CSN are refused here (--plain refuse), since two of them in one query may "
+                f"be of two commits: USE {database}{suffix_of(newest)}"
+            )
+        return asked, newest
+
+    def _found(self, database: str, name: str) -> tuple[DatabaseName, int, TableInfo]:
+        asked, csn = self._resolved(database)
+        table = self._snapshots.tables(csn).get(f"{asked.namespace}.{name.lower()}")
+        if table is None:
+            raise hive.NoSuchObjectException(f"there is no table {asked.namespace}.{name} at CSN {csn}")
+        return asked, csn, table
+
+    def _partitions(self, database: str, name: str, wanted: Callable[[Partition], bool]) -> list[Any]:
+        _, csn, table = self._found(database, name)
+        namespace, _, short = table.name.rpartition(".")
+        location = described.folder(self._snapshots.route(), csn, namespace, short)
+        found = filter(wanted, self._snapshots.partitions(csn, table.name))
+        return described.partitions(database, short, location, found)
+
+
+def _kind(database: str) -> str:
+    return described.TABLE if read_name(database).is_exact else described.VIEW
+
+
+def _begins(values: list[str]) -> Callable[[Partition], bool]:
+    """Return whether a partition's first values are these; an empty text stands for any value."""
+    return lambda one: all(
+        wanted in {"", found} for wanted, found in zip(values, described.values_of(one), strict=False)
+    )
+
+
+def _refuse(call: str) -> None:
+    raise hive.MetaException(
+        f"tables of Tidelock are only read by name ({call}); write with tidelock.spark.write or "
+        "df.write.format('tidelock'), and change definitions with tidelock.connect()"
+    )
