@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("way", ["urllib3", "channel"])
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_a_request_ends_when_the_machine_is_gone(cluster: Cluster, way: str) -> None:
     """A frozen agent on a machine that is up is waited for; one whose machine is gone is not."""
     [replica] = cluster.replicas

@@ -230,6 +230,7 @@ def nested() -> pa.Table:
     )
 
 
+@pytest.mark.slow
 def test_nested_rows_are_the_same_for_every_reader(
     db: Database, local: LocalCluster, spark: SparkProcess
 ) -> None:

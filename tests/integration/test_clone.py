@@ -151,6 +151,7 @@ def test_a_struck_replica_clones_and_keeps_its_parts(cluster: ClusterFactory) ->
     require_clean_audit(local, deep=True)
 
 
+@pytest.mark.slow
 def test_a_replica_that_is_struck_while_it_runs_clones_by_itself(cluster: ClusterFactory) -> None:
     """Its fence is raised: it starts again, and gets what it needs from its peers."""
     local = cluster(replicas=3, copies=2, settings=COLLECTING)
@@ -207,7 +208,7 @@ def local(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
 
 @pytest.mark.scenario("S76")
 @pytest.mark.parametrize("point", fewer([*OWN_POINTS, *DISK_POINTS]))
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_clone_that_dies_goes_on_at_the_next_start(local: LocalCluster, gates: Gates, point: str) -> None:
     """SIGKILL of the replica that clones, at every step: nothing wrong is shown, and nothing is left over."""
     lose_disk(local, "r2")

@@ -278,7 +278,12 @@ def test_bytes_that_are_no_call_cost_their_connection_alone(server: MetastoreSer
         assert "tidelock" in client.get_all_databases()
 
 
-def test_the_command_serves_until_it_is_ended(local: LocalCluster, db: Database, table: str) -> None:
+@pytest.mark.parametrize(
+    ("end", "code"), [(signal.SIGINT, Exit.INTERRUPTED), (signal.SIGTERM, Exit.OK)], ids=["SIGINT", "SIGTERM"]
+)
+def test_the_command_serves_until_it_is_ended(
+    local: LocalCluster, db: Database, table: str, end: signal.Signals, code: Exit
+) -> None:
     """It says where it listens; what it serves is what the options say."""
     words = ["metastore", "--url", local.url("r2"), "--port", "0", "--read-from", "r2"]
     command = [sys.executable, "-m", "tidelock.cli", *words, "--partitions", "catalog", "--plain", "refuse"]
@@ -290,8 +295,8 @@ def test_the_command_serves_until_it_is_ended(local: LocalCluster, db: Database,
             found = client.get_table(at(db), table)
             with pytest.raises(hive.MetaException, match="--plain refuse"):
                 client.get_table("default", table)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == Exit.INTERRUPTED
+        process.send_signal(end)
+        assert process.wait(20) == code
     assert found.parameters["spark.sql.partitionProvider"] == "catalog"
     assert found.sd.location == f"webhdfs://tidelock/snapshots/{db.seen_csn}/default/{table}"
     options = found.sd.serdeInfo.parameters

@@ -173,7 +173,7 @@ def test_spark_finds_every_row(
 
 
 @pytest.mark.parametrize("conditions", CONDITIONS.values(), ids=CONDITIONS)
-@pytest.mark.few(2)
+@pytest.mark.slow
 def test_duckdb_finds_every_row(
     local: LocalCluster, filled: str, tmp_path: Path, conditions: list[str]
 ) -> None:

@@ -172,6 +172,7 @@ def test_a_backup_of_before_is_replaced(local: LocalCluster, tmp_path: Path) -> 
     require_whole(local, rows=9)
 
 
+@pytest.mark.slow
 def test_replicas_that_are_not_given_are_refused(local: LocalCluster) -> None:
     """A replica that was left out may have applied other records, so it must not follow the new log."""
     for replica in REPLICAS:

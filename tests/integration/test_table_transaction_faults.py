@@ -400,7 +400,7 @@ def require_everywhere(dbs: dict[str, Database], csn: int | None, before: Shown)
     "point",
     [pytest.param(point, marks=[] if point in FAST else [pytest.mark.slow]) for point in points(STEPS)],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_home_that_dies_leaves_all_of_it_or_nothing(
     local: LocalCluster, dbs: dict[str, Database], gates: Gates, point: str, tmp_path: Path
 ) -> None:

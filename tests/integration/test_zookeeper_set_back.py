@@ -75,6 +75,7 @@ def test_no_replica_takes_another_history_on_top_of_its_own(cluster: ClusterFact
 
 
 @pytest.mark.scenario("S21")
+@pytest.mark.slow
 def test_a_suspended_replica_says_that_zookeeper_was_set_back(
     cluster: ClusterFactory, tmp_path: Path
 ) -> None:

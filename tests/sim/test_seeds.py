@@ -39,7 +39,7 @@ def hold_fresh(count: int) -> None:
 
 @pytest.mark.scenario("S01", "S02", "S05", "S06", "S28", "S73")
 @pytest.mark.parametrize("seed", [*FIXED, *FOUND])
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 def test_the_product_holds_its_invariants_under_faults(seed: int) -> None:
     """All invariants under faults, and convergence afterwards."""
     hold(seed)

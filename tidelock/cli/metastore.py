@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from enum import StrEnum
 from typing import Annotated
 
@@ -10,6 +12,7 @@ import typer
 from tidelock.cli import output
 from tidelock.cli.target import ClusterOptions, on_target
 from tidelock.errors import BadRequestError
+from tidelock.exits import Exit
 from tidelock.metastore import spark_defaults as defaults
 from tidelock.metastore.snapshots import Snapshots, route_to
 
@@ -75,6 +78,7 @@ def metastore(
         calls = Calls(snapshots, plain=plain is Plain.VIEWS, by_catalog=by_catalog)
         try:
             with MetastoreServer((host, port), calls) as server:
+                signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.OK))  # so that the pins are released
                 output.say(f"listening at thrift://{host}:{server.port}")
                 server.serve_forever()
         finally:

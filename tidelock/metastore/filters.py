@@ -79,24 +79,24 @@ class _Parser:
         return parts[0] if len(parts) == 1 else lambda row: all(part(row) for part in parts)
 
     def _term(self) -> Filter:
+        if [token.lower() for token in self._tokens[2:4]] == [")", "in"]:
+            return self._one_of()
         if self._next_is("("):
-            inner = self._column_in() or self._either()
+            inner = self._either()
             self._expect(")")
-            # A column in brackets of its own: `(o_year) in (1995, 1996)`.
             return inner
         return self._comparison()
 
-    def _column_in(self) -> Filter | None:
-        """Return `(column) in (...)`, whose first bracket is read already; None for something else."""
-        if len(self._tokens) < 4 or self._tokens[1] != ")" or self._tokens[2].lower() != "in":  # noqa: PLR2004
-            return None
-        name, _, _ = self._tokens[0], self._tokens.pop(1), self._tokens.pop(1)
-        del self._tokens[0]
+    def _one_of(self) -> Filter:
+        """Return `(column) in (literal, ...)`, as Spark writes it."""
         self._expect("(")
-        literals = [self._literal()]
+        name = self._take()
+        for token in (")", "in", "("):
+            self._expect(token)
+        tests = [self._test(name, "=", self._literal())]
         while self._next_is(","):
-            literals.append(self._literal())
-        tests = [self._test(name, "=", literal) for literal in literals]
+            tests.append(self._test(name, "=", self._literal()))
+        self._expect(")")
         return lambda row: any(test(row) for test in tests)
 
     def _comparison(self) -> Filter:
