@@ -38,7 +38,7 @@ def crash(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFacto
     ("kind", "at"),
     [("openat", 1), ("fsync", 2), ("sendto", 5)],
 )
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_the_home_is_killed_at_a_call(crash: CrashLab, kind: str, at: int) -> None:
     """The home comes back with or without the commit, as the client's answer says; nothing is left over."""
     trap = Trap(kind, at)

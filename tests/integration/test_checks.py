@@ -233,6 +233,7 @@ def test_a_check_is_added_while_others_insert(dbs: list[Database], db: Database)
         ("", "expected 1 to 200"),
     ],
 )
+@pytest.mark.few(6)
 def test_sql_that_is_no_check_is_refused(db: Database, sql: str, problem: str) -> None:
     """For a new table and for one that exists; nothing is created, and nothing changes."""
     with pytest.raises(BadRequestError, match=problem):

@@ -39,6 +39,7 @@ def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.mark.scenario("S05")
+@pytest.mark.slow
 def test_every_reader_sees_what_was_drawn(
     local: LocalCluster, dbs: list[Database], fresh_seed: int, tmp_path: Path
 ) -> None:

@@ -205,7 +205,7 @@ def test_the_disk_of_a_peer_is_full(lab: Lab, point: str) -> None:
 
 @pytest.mark.parametrize("point", ["csnlog.rollover.before", "csnlog.rollover.after"])
 @pytest.mark.parametrize("home", [HOME, pytest.param(BYSTANDER, marks=pytest.mark.slow)])
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_the_end_of_an_epoch(lab: Lab, home: str, point: str) -> None:
     """If the roll-over fails, loses its reply, or kills the home, the epoch ends once and commits go on."""
     hits = lab.gates.hits(home, point)

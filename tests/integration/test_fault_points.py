@@ -110,7 +110,7 @@ def fast_and_slow(cases: list[Case]) -> list[Any]:
 
 @pytest.mark.scenario("S05")
 @pytest.mark.parametrize("case", fast_and_slow(HOME_CASES))
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_the_home_dies_and_the_log_alone_decides(lab: Lab, case: Case) -> None:
     """Committed if and only if the record is in the log; no replica says otherwise meanwhile."""
     committed = case.point in IN_THE_LOG
@@ -138,7 +138,7 @@ def test_the_home_dies_and_the_log_alone_decides(lab: Lab, case: Case) -> None:
 
 @pytest.mark.scenario("S38")
 @pytest.mark.parametrize("case", fast_and_slow(PEER_CASES))
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_a_peer_dies_and_the_commit_has_other_copies(lab: Lab, case: Case) -> None:
     """Committed with two other copies while the peer is dead; the peer fetches its copy when it is back."""
     rows = LARGE_ROWS if case.large else ROWS[0]

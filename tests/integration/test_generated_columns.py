@@ -81,6 +81,7 @@ WAYS: dict[str, Callable[[Transaction], object]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.few(3)
 def test_every_way_makes_the_values(dbs: list[Database], db: Database, way: str) -> None:
     """All replicas show them, in the transaction and after it."""
     db.insert("t", rows(1, 2))

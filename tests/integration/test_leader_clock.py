@@ -62,7 +62,7 @@ def is_ahead(local: LocalCluster, replica: str, seconds: float) -> bool:
 
 @pytest.mark.scenario("S37")
 @pytest.mark.parametrize("days", [3650, *(pytest.param(days, marks=pytest.mark.slow) for days in (1, -3650))])
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_a_leader_whose_clock_jumps_decides_nothing(
     local: LocalCluster, servers: LocalZooKeeper, days: int
 ) -> None:

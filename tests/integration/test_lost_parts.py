@@ -238,6 +238,7 @@ def test_a_replica_that_reads_for_long_is_not_silent(local: LocalCluster, gates:
     assert {word["replica"]: word["word"] for word in told["replicas"]}["r2"] == "reads"
 
 
+@pytest.mark.slow
 def test_a_part_that_a_manifest_names_is_given_up(cluster: ClusterFactory) -> None:
     """Its record names the manifest alone; r1 and r2 have applied it, and r3 has not."""
     local = cluster(settings=LISTED | {"catch_up_wait_s": 1})
@@ -262,6 +263,7 @@ def test_a_part_that_a_manifest_names_is_given_up(cluster: ClusterFactory) -> No
 
 
 @pytest.mark.parametrize("way", ["declared", pytest.param("truncated", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_part_that_is_lost_after_its_record_stops_no_clone(cluster: ClusterFactory, way: str) -> None:
     """No log names it any more. A new disk waits for it until it is declared lost, or its table is empty."""
     collecting = {"horizon_interval_s": 0.2, "log_keep_records": 1, "inline_part_bytes_max": 1000}

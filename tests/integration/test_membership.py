@@ -84,6 +84,7 @@ def _drained(db: Database, replica: str) -> bool:
 
 
 @pytest.mark.scenario("S44", "S75")
+@pytest.mark.slow
 def test_a_replica_that_stays_down_does_not_fill_zookeeper(cluster: ClusterFactory) -> None:
     """It is struck, and the records after its place are deleted (finding 3, I16)."""
     local = cluster(settings=QUICK | {"max_records": 60, "log_keep_records": 10, "horizon_interval_s": 0.2})

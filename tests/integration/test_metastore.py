@@ -48,9 +48,9 @@ def db(dbs: list[Database]) -> Database:
 
 
 @contextlib.contextmanager
-def serving(calls: Calls, **limits: int) -> Iterator[MetastoreServer]:
+def serving(calls: Calls, connections_max: int = 10) -> Iterator[MetastoreServer]:
     """Serve calls at a free port."""
-    with MetastoreServer(("127.0.0.1", 0), calls, **limits) as server:
+    with MetastoreServer(("127.0.0.1", 0), calls, connections_max=connections_max) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server
@@ -73,17 +73,17 @@ def server(snapshots: Snapshots) -> Iterator[MetastoreServer]:
         yield made
 
 
-def client_of(server: MetastoreServer) -> Any:
+def client_of(port: int) -> Any:
     """A client of the protocol, as a context."""
     return client_context(
-        hive.ThriftHiveMetastore, "127.0.0.1", server.port, socket_timeout=20_000, connect_timeout=20_000
+        hive.ThriftHiveMetastore, "127.0.0.1", port, socket_timeout=20_000, connect_timeout=20_000
     )
 
 
 @pytest.fixture
 def client(server: MetastoreServer) -> Iterator[Any]:
     """A client of the metastore."""
-    with client_of(server) as made:
+    with client_of(server.port) as made:
         yield made
 
 
@@ -214,7 +214,7 @@ def test_each_change_is_refused_with_the_way_that_works(client: Any, table: str,
 
 def test_names_without_a_csn_can_be_refused(snapshots: Snapshots, db: Database, table: str) -> None:
     """The refusal says which name works now; that one, and the newest CSN, are told as ever."""
-    with serving(Calls(snapshots, plain=False)) as server, client_of(server) as client:
+    with serving(Calls(snapshots, plain=False)) as server, client_of(server.port) as client:
         with pytest.raises(hive.MetaException) as told:
             client.get_table("default", table)
         assert f"USE default_at_{db.seen_csn}" in told.value.message
@@ -253,14 +253,14 @@ def test_a_pin_ends_when_nobody_asks_for_its_csn(db: Database, table: str) -> No
 def test_one_connection_too_many_is_closed(snapshots: Snapshots) -> None:
     """The others go on; a place is free again when one leaves."""
     with serving(Calls(snapshots), connections_max=1) as server:
-        with client_of(server) as first:
+        with client_of(server.port) as first:
             assert "tidelock" in first.get_all_databases()
-            with pytest.raises((TTransportException, OSError)), client_of(server) as second:
+            with pytest.raises((TTransportException, OSError)), client_of(server.port) as second:
                 second.get_all_databases()
             assert "tidelock" in first.get_all_databases()
 
         def again() -> bool:
-            with contextlib.suppress(TTransportException, OSError), client_of(server) as third:
+            with contextlib.suppress(TTransportException, OSError), client_of(server.port) as third:
                 return "tidelock" in third.get_all_databases()
             return False
 
@@ -274,7 +274,7 @@ def test_bytes_that_are_no_call_cost_their_connection_alone(server: MetastoreSer
         stranger.shutdown(socket.SHUT_WR)
         while stranger.recv(1024):
             pass
-    with client_of(server) as client:
+    with client_of(server.port) as client:
         assert "tidelock" in client.get_all_databases()
 
 
@@ -287,14 +287,17 @@ def test_the_command_serves_until_it_is_ended(
     """It says where it listens; what it serves is what the options say."""
     words = ["metastore", "--url", local.url("r2"), "--port", "0", "--read-from", "r2"]
     command = [sys.executable, "-m", "tidelock.cli", *words, "--partitions", "catalog", "--plain", "refuse"]
+    command += ["--connections-max", "1", "--keep-s", "5"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         told = process.stdout.readline()
         port = int(told.rstrip().rpartition(":")[2])
-        with client_context(hive.ThriftHiveMetastore, "127.0.0.1", port, socket_timeout=20_000) as client:
+        with client_of(port) as client:
             found = client.get_table(at(db), table)
             with pytest.raises(hive.MetaException, match="--plain refuse"):
                 client.get_table("default", table)
+            with pytest.raises((TTransportException, OSError)), client_of(port) as second:
+                second.get_all_functions()
         process.send_signal(end)
         assert process.wait(20) == code
     assert found.parameters["spark.sql.partitionProvider"] == "catalog"

@@ -195,6 +195,7 @@ def test_a_restore_conflicts_with_what_removes(one: Database, two: Database, tab
     assert numbers_at(one, table, tx.csn) == [11, 12, 20]
 
 
+@pytest.mark.slow
 def test_a_clone_gets_shared_bytes_once(local: LocalCluster, table: str) -> None:
     """A replica with an empty disk fetches the bytes of one part, and gives them to all that share them."""
     with local.connect("r1") as db:

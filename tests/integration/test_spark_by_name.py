@@ -50,7 +50,9 @@ def metastore_of(local: LocalCluster, *, by_catalog: bool = False) -> Iterator[s
     with (
         local.connect("r1") as db,
         contextlib.closing(Snapshots(db, authority=authority)) as snapshots,
-        MetastoreServer(("127.0.0.1", 0), Calls(snapshots, by_catalog=by_catalog)) as server,
+        MetastoreServer(
+            ("127.0.0.1", 0), Calls(snapshots, by_catalog=by_catalog), connections_max=10
+        ) as server,
     ):
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

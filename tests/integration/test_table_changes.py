@@ -263,6 +263,7 @@ def test_a_commit_that_meets_a_change_is_refused(dbs: list[Database]) -> None:
 
 
 @pytest.mark.parametrize("what", ["create", "drop", "rename"])
+@pytest.mark.few(1)
 def test_of_two_changes_at_once_one_wins(dbs: list[Database], what: str) -> None:
     """Twenty times at three homes at once; the others are told why theirs cannot be made."""
     for number in range(20):

@@ -426,7 +426,7 @@ def test_a_home_that_dies_leaves_all_of_it_or_nothing(
         for point in points(PEER_STEPS)
     ],
 )
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_a_peer_that_dies_in_such_a_commit_has_all_of_it_later(
     local: LocalCluster, dbs: dict[str, Database], gates: Gates, point: str, tmp_path: Path
 ) -> None:

@@ -269,6 +269,7 @@ def test_a_run_that_does_not_come_to_its_end_is_told(monkeypatch: pytest.MonkeyP
     assert any("virtual time" in what for what in told), told
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_run() -> None:
     """The trace is the same in another process, whose sets have other orders."""
     plan = draw(3)

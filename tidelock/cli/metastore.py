@@ -14,7 +14,7 @@ from tidelock.cli.target import ClusterOptions, on_target
 from tidelock.errors import BadRequestError
 from tidelock.exits import Exit
 from tidelock.metastore import spark_defaults as defaults
-from tidelock.metastore.snapshots import Snapshots, route_to
+from tidelock.metastore.snapshots import IDLE_S, Snapshots, route_to
 
 _PANEL = "Reading"
 
@@ -61,6 +61,12 @@ def metastore(
             "started with the lines of `tidelock spark-defaults`."
         ),
     ] = Partitions.LISTED,
+    connections_max: Annotated[
+        int, typer.Option(help="Connections at once; a session has a few.", min=1)
+    ] = 200,
+    keep_s: Annotated[
+        float, typer.Option(help="Seconds for which a CSN stays pinned after the last question.", min=1)
+    ] = IDLE_S,
 ) -> None:
     """Serve tables by name to Spark SQL, as a Hive metastore does, until it is ended."""
     try:
@@ -73,11 +79,12 @@ def metastore(
         ) from error
     by_catalog = partitions is Partitions.CATALOG
     with target.connect() as db:
-        snapshots = Snapshots(db, replica=read_from, authority=defaults.AUTHORITY if by_catalog else None)
+        authority = defaults.AUTHORITY if by_catalog else None
+        snapshots = Snapshots(db, replica=read_from, authority=authority, idle_s=keep_s)
         snapshots.route()  # a wrong replica is told before Spark asks
         calls = Calls(snapshots, plain=plain is Plain.VIEWS, by_catalog=by_catalog)
         try:
-            with MetastoreServer((host, port), calls) as server:
+            with MetastoreServer((host, port), calls, connections_max=connections_max) as server:
                 signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.OK))  # so that the pins are released
                 output.say(f"listening at thrift://{host}:{server.port}")
                 server.serve_forever()

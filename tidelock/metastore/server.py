@@ -17,9 +17,6 @@ from tidelock.errors import TidelockError, UnknownTableError
 from tidelock.metastore.calls import Calls
 from tidelock.metastore.idl import hive
 
-#: Connections at once; a Spark application has a few.
-CONNECTIONS_MAX: Final = 200
-
 _log = structlog.get_logger("metastore")
 _OF_HIVE: Final = (hive.MetaException, hive.NoSuchObjectException)
 
@@ -73,9 +70,7 @@ class MetastoreServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(
-        self, address: tuple[str, int], calls: Calls, *, connections_max: int = CONNECTIONS_MAX
-    ) -> None:
+    def __init__(self, address: tuple[str, int], calls: Calls, *, connections_max: int) -> None:
         self._processor = _Answering(hive.ThriftHiveMetastore, calls)
         self._places = threading.BoundedSemaphore(connections_max)
         self._connections_max = connections_max
@@ -108,3 +103,5 @@ class MetastoreServer(socketserver.ThreadingTCPServer):
                 self._processor.process(protocol, protocol)
         except (TTransportException, OSError):
             pass  # the client has left
+        except Exception as error:  # of the package: the bytes are no call
+            _log.warning("not_a_call", error=repr(error))

@@ -201,7 +201,7 @@ SCENARIOS = (
     _cloning("a struck replica", struck=True),
     _cloning("a new disk, collected history"),
     _cloning("a struck replica that stays away, a long log", fast=True, struck=True, away=True, keep=10),
-    _cloning("a struck replica, a dropped table", fast=True, struck=True, drops=True),
+    _cloning("a struck replica, a dropped table", struck=True, drops=True),
     _cloning("a new disk, collected history, a dropped table", drops=True),
     _cloning("a struck replica, a long log", struck=True, keep=10),
     _cloning("a struck replica, a source that lags", struck=True, behind=True),

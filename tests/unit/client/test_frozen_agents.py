@@ -46,6 +46,7 @@ def freeze(agent: FakeAgent) -> None:
     agent.plan(".*", *[Fault.SILENCE] * 100)
 
 
+@pytest.mark.slow
 def test_a_query_of_a_frozen_agent_goes_on_at_another_one(fake_cluster: FakeCluster, db: Database) -> None:
     """It waits once, although a query may take minutes; the next reads ask the other one first.
 
@@ -151,6 +152,7 @@ def test_a_client_of_one_replica_does_not_look(fake_cluster: FakeCluster) -> Non
     assert "/healthz" not in paths(only)
 
 
+@pytest.mark.slow
 def test_a_program_with_two_addresses_starts_while_one_is_frozen(fake_cluster: FakeCluster) -> None:
     """The first address is given up as soon as it shows no life."""
     freeze(fake_cluster["r1"])
