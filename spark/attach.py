@@ -15,9 +15,10 @@ from tidelock.errors import TransactionClosedError, UnknownTableError
 from tidelock.loopback_names import reachable
 from tidelock.read_route import ReadRoute, order, route
 from tidelock.spark.pinning import pin
-from tidelock.spark.schema import has_times, quoted, struct_of
+from tidelock.spark.schema import has_times, struct_of
 from tidelock.spark.sessions import allow_times, name_services, redact_tokens
 from tidelock.spark.tables import Definitions, full_name, select, view_names
+from tidelock.type_text import quoted
 
 
 def attach(
@@ -81,7 +82,7 @@ class _Attached:
 
     def path(self, table: str) -> str:
         namespace, _, name = table.rpartition(".")
-        return f"webhdfs://{self.route.authority}/snapshots/{self.snapshot.csn}/{namespace}/{name}"
+        return self.route.folder(self.snapshot.csn, namespace, name)
 
     def dataframe(self, spark: SparkSession, table: str) -> DataFrame:
         schema = struct_of(self.definitions[table])

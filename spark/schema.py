@@ -51,11 +51,6 @@ def has_times(definition: Fields) -> bool:
     return any("time" in plain_names(parse(column["type"])) for column in definition["columns"])
 
 
-def quoted(name: str) -> str:
-    """Return a column's name as Spark's `select` reads it: without backticks a dot means a field."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def arrow_of(definition: Fields) -> pa.Schema:
     """Return the types that a table's columns have in Arrow, and in files."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(definition["arrow_schema"])))

@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidelock.client import Transaction
 from tidelock.errors import BadRequestError, SchemaMismatchError, TidelockError, UnavailableError
-from tidelock.spark.schema import has_times, quoted
+from tidelock.spark.schema import has_times
 from tidelock.spark.sessions import allow_times, redact_tokens
+from tidelock.type_text import quoted
 
 Mode = Literal["append", "overwrite", "overwrite_partitions"]
 

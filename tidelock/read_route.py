@@ -74,6 +74,11 @@ class ReadRoute:
     authority: str
     options: Mapping[str, str]
 
+    def folder(self, csn: int, namespace: str, table: str | None = None) -> str:
+        """Return the folder of a namespace at a CSN, or of a table of it."""
+        path = f"webhdfs://{self.authority}/snapshots/{csn}/{namespace}"
+        return path if table is None else f"{path}/{table}"
+
 
 def order(rows: Iterable[Fields], *, pinned: str | None, rotation: int) -> list[Replica]:
     """Return the replicas in the order in which a reader tries them.

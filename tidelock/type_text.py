@@ -138,8 +138,13 @@ def unquoted(name: str) -> str:
     return name
 
 
+def quoted(name: str) -> str:
+    """Return a name between backticks, as Spark's SQL and its `select` read any name."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def _quoted(name: str) -> str:
-    return name if _BARE.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+    return name if _BARE.fullmatch(name) else quoted(name)
 
 
 class _Parser:

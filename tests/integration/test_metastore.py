@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from thriftpy2.transport import TTransportException
 from typer.testing import CliRunner
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.spark.metastores import serving
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
 from tidelock.client import Database
@@ -39,23 +39,6 @@ NUMBERS: Final = itertools.count(1)
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """Two replicas."""
     return module_cluster(replicas=2, settings=QUICK)
-
-
-@pytest.fixture
-def db(dbs: list[Database]) -> Database:
-    """A client."""
-    return dbs[0]
-
-
-@contextlib.contextmanager
-def serving(calls: Calls, connections_max: int = 10) -> Iterator[MetastoreServer]:
-    """Serve calls at a free port."""
-    with MetastoreServer(("127.0.0.1", 0), calls, connections_max=connections_max) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

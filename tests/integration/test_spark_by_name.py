@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,12 +12,12 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.rows import ALL_TYPES, EXTREMES
+from tests.support.spark.metastores import serving
 from tests.support.spark.process import SparkJobError, SparkProcess
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.metastore import spark_defaults
 from tidelock.metastore.calls import Calls
-from tidelock.metastore.server import MetastoreServer
 from tidelock.metastore.snapshots import Snapshots, route_to
 
 pytestmark = pytest.mark.spark
@@ -37,12 +36,6 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
     return module_cluster(replicas=2, settings=QUICK)
 
 
-@pytest.fixture
-def db(dbs: list[Database]) -> Database:
-    """A client."""
-    return dbs[0]
-
-
 @contextlib.contextmanager
 def metastore_of(local: LocalCluster, *, by_catalog: bool = False) -> Iterator[str]:
     """Serve tables by name; yield the address."""
@@ -50,15 +43,9 @@ def metastore_of(local: LocalCluster, *, by_catalog: bool = False) -> Iterator[s
     with (
         local.connect("r1") as db,
         contextlib.closing(Snapshots(db, authority=authority)) as snapshots,
-        MetastoreServer(
-            ("127.0.0.1", 0), Calls(snapshots, by_catalog=by_catalog), connections_max=10
-        ) as server,
+        serving(Calls(snapshots, by_catalog=by_catalog)) as server,
     ):
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
         yield f"thrift://127.0.0.1:{server.port}"
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture(scope="module")

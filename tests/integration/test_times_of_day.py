@@ -33,12 +33,6 @@ def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
     yield from agreeing(module_cluster(replicas=3, settings=settings))
 
 
-@pytest.fixture
-def db(dbs: list[Database]) -> Database:
-    """A client; no table is left."""
-    return dbs[0]
-
-
 def filled(db: Database) -> str:
     """Return a table with the rows, in parts of two."""
     table = f"t{next(NUMBERS)}"

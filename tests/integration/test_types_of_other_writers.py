@@ -68,12 +68,6 @@ def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
     yield from agreeing(module_cluster(replicas=3, settings=settings))
 
 
-@pytest.fixture
-def db(dbs: list[Database]) -> Database:
-    """A client; no table is left."""
-    return dbs[0]
-
-
 def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows in the order of their numbers, with maps as lists of pairs."""
     found = [dict(row) for row in sorted(rows, key=lambda row: row["n"])]

@@ -89,7 +89,7 @@ class Calls:
         asked, csn = self._resolved(name)
         if asked.namespace not in self._snapshots.namespaces(csn):
             raise hive.NoSuchObjectException(f"there is no namespace {asked.namespace} at CSN {csn}")
-        location = described.folder(self._snapshots.route(), csn, asked.namespace)
+        location = self._snapshots.route().folder(csn, asked.namespace)
         about = f"namespace {asked.namespace} of Tidelock at CSN {csn}"
         return described.database(name, location, {"csn": str(csn)}, about)
 
@@ -132,7 +132,7 @@ class Calls:
         if not asked.is_exact:
             return described.view_of(database, short, table, namespace, csn)
         to_replicas = self._snapshots.route()
-        location = described.folder(to_replicas, csn, namespace, short)
+        location = to_replicas.folder(csn, namespace, short)
         return described.table(database, short, table, location, to_replicas, by_catalog=self._by_catalog)
 
     def get_table_req(self, request: Any) -> Any:
@@ -250,7 +250,7 @@ class Calls:
     def _partitions(self, database: str, name: str, wanted: Callable[[Partition], bool]) -> list[Any]:
         _, csn, table = self._found(database, name)
         namespace, _, short = table.name.rpartition(".")
-        location = described.folder(self._snapshots.route(), csn, namespace, short)
+        location = self._snapshots.route().folder(csn, namespace, short)
         found = filter(wanted, self._snapshots.partitions(csn, table.name))
         return described.partitions(database, short, location, found)
 

@@ -17,6 +17,7 @@ from tidelock.metastore.names import suffix_of
 from tidelock.metastore.snapshots import Partition
 from tidelock.partition_paths import NULL_TEXT, texts_of
 from tidelock.read_route import ReadRoute
+from tidelock.type_text import quoted
 from tidelock.wire.rows import Fields
 
 TABLE: Final = "EXTERNAL_TABLE"
@@ -30,12 +31,6 @@ _PLACEHOLDER: Final = [hive.FieldSchema("col", "array<string>", "from deserializ
 def database(name: str, location: str, properties: Mapping[str, str], about: str) -> Any:
     """Return a database."""
     return hive.Database(name, about, location, dict(properties), "", 1)
-
-
-def folder(route: ReadRoute, csn: int, namespace: str, table: str = "") -> str:
-    """Return the folder of a namespace at a CSN, or of a table of it."""
-    path = f"webhdfs://{route.authority}/snapshots/{csn}/{namespace}"
-    return f"{path}/{table}" if table else path
 
 
 def table(
@@ -78,8 +73,8 @@ def table(
 def view_of(database_name: str, name: str, definition: Fields, namespace: str, csn: int) -> Any:
     """Return the view of a table at a CSN, its columns in the order of the definition."""
     columns = list(definition["columns"])
-    names = ", ".join(_quoted(one["name"]) for one in columns)
-    text = f"SELECT {names} FROM {_quoted(namespace + suffix_of(csn))}.{_quoted(name)}"  # noqa: S608 - quoted
+    names = ", ".join(quoted(one["name"]) for one in columns)
+    text = f"SELECT {names} FROM {quoted(namespace + suffix_of(csn))}.{quoted(name)}"  # noqa: S608 - quoted
     return view(database_name, name, columns, text)
 
 
@@ -156,7 +151,3 @@ def _storage(location: str | None, options: Mapping[str, str]) -> Any:
         parameters={},
         storedAsSubDirectories=False,
     )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

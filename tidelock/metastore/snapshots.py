@@ -41,6 +41,7 @@ class _Known:
     snapshot: Snapshot
     tables: Mapping[str, TableInfo]
     used: float
+    namespaces: list[str] | None = None
     partitions: dict[str, list[Partition]] = field(default_factory=dict)
 
 
@@ -104,8 +105,10 @@ class Snapshots:
 
     def namespaces(self, csn: int) -> list[str]:
         """Return the namespaces at a CSN; errors as `tables`."""
-        self._at(csn)
-        return sorted(one.name for one in self._db.namespaces(csn=csn))
+        known = self._at(csn)
+        if known.namespaces is None:
+            known.namespaces = sorted(one.name for one in self._db.namespaces(csn=csn))
+        return known.namespaces
 
     def partitions(self, csn: int, table: str) -> list[Partition]:
         """Return the partitions of a table at a CSN, by path; errors as `tables`."""

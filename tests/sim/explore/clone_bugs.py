@@ -23,7 +23,7 @@ class PositionOfNow(Cloning):
     def sent(self, s: CloningState) -> Manifest:
         """Leave out what is undecided."""
         sql = "DELETE FROM parts WHERE creation_csn IS NULL"
-        decided = self.catalogs.after(s.catalog, sql, lambda db: db.execute(sql))
+        decided = self.log.catalogs.after(s.catalog, sql, lambda db: db.execute(sql))
         return super().sent(s)._replace(catalog=decided)
 
     def position(self, s: CloningState, sent: Manifest) -> Csn:

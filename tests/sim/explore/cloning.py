@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from tests.sim.explore.answers import AnsweredStore, FencedLog, Heard, hear
-from tests.sim.explore.catalogs import Catalogs
 from tests.sim.explore.ensemble import Ensemble, new_cluster
-from tests.sim.explore.known_log import FIRST_TABLE, KnownLog, removed, shown
+from tests.sim.explore.known_log import FIRST_TABLE, KnownLog
 from tests.sim.explore.replay import AsksMulti, AsksRead, Replays, Returned, RunRaised, Turn
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
@@ -30,7 +29,6 @@ from tidelock.csnlog.core.store import Check, Create, LinkState, Node, Op, SetDa
 from tidelock.replica_agent.cloning import manifest as manifests
 from tidelock.replica_agent.cloning.sources import is_usable
 from tidelock.replica_agent.snapshots.horizon import HorizonMover
-from tidelock.replica_agent.storage import catalog_garbage as garbage
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replication.core.horizon_rules import Bound
 
@@ -173,13 +171,12 @@ class Cloning:
         assert isinstance(made, Ok), made
         self.ensemble = Ensemble(first)
         self._replays = replays
-        self._log, self.catalogs = KnownLog(drops=drops, more=LATER), Catalogs()
+        self.log = KnownLog(drops=drops, more=LATER)
         joiner = CloningReplica(disk="new")
         if struck:
-            joiner = CloningReplica(disk="old", applied=Csn(2), catalog=self._until(Csn(2), 0))
-        every = self._log.added_until(LAST)
-        source = self.catalogs.after(0, "all parts", lambda db: self._log.stage(db, every))
-        self._first = CloningState(0, joiner, begun, self._until(begun, source), crashes=crashes)
+            joiner = CloningReplica(disk="old", applied=Csn(2), catalog=self.log.until(Csn(2)))
+        source = self.log.until(begun, self.log.staged(0, self.log.added_until(LAST)))
+        self._first = CloningState(0, joiner, begun, source, crashes=crashes)
         self._turns: dict[tuple[object, ...], Turn] = {}
 
     def initial(self) -> State:
@@ -200,18 +197,18 @@ class Cloning:
     def _of_source(self, s: CloningState) -> Iterator[Next]:
         if s.applied < LAST:
             following = Csn(s.applied + 1)
-            yield ("apply",), s._replace(applied=following, catalog=self._applied(s.catalog, following))
+            yield ("apply",), s._replace(applied=following, catalog=self.log.applied(s.catalog, following))
         if (published := self._publishes(s, SOURCE, Progress(s.applied, s.applied), 0)) is not None:
             yield ("publish",), published
         if s.raising is not None or self._bound(s, tree.HORIZON) < s.applied:
             yield ("raise",), self._goes_on(s, "raise", s.raising or ())
         if s.cutting is not None or self._bound(s, tree.TAIL) < s.applied:
             yield ("cut",), self._goes_on(s, "cut", s.cutting or ())
-        if (noted := self._notes(s)) != s.catalog:
+        if (noted := self.log.noted(s.catalog, self._bound(s, tree.HORIZON))) != s.catalog:
             yield ("note",), s._replace(catalog=noted)
-        for part in removed(self.catalogs, s.catalog):
-            yield ("delete", part), s._replace(catalog=self._deletes(s.catalog, part))
-        forgotten = self.catalogs.after(s.catalog, "forget", garbage.collect_tables)
+        for part in self.log.removed(s.catalog):
+            yield ("delete", part), s._replace(catalog=self.log.deleted(s.catalog, part))
+        forgotten = self.log.forgotten(s.catalog)
         if forgotten != s.catalog:
             yield ("forget",), s._replace(catalog=forgotten)
         if s.lock and self._lock_may_go(s):
@@ -231,17 +228,17 @@ class Cloning:
     def _of_follower(self, s: CloningState, one: CloningReplica) -> Iterator[Next]:
         following = Csn(one.applied + 1)
         if one.applied < LAST:
-            added = self._log.added(following)
+            added = self.log.added(following)
             if following not in {entry.csn for entry in self.ensemble.log(s.tree)} and following > 1:
                 yield (
                     ("follow",),
                     Broken("I14 LIVE", f"the clone at CSN {one.applied} is too late when it ends"),
                 )
-            elif added <= self._held(s.catalog) | self._held(one.catalog):
-                staged = self._staged(one.catalog, added)
-                yield ("follow",), s.but(applied=following, catalog=self._applied(staged, following))
-        for part in sorted(self._lacks(one) & self._held(s.catalog)):
-            yield ("fetch", part), s.but(catalog=self._staged(one.catalog, frozenset({part})))
+            elif added <= self.log.held(s.catalog) | self.log.held(one.catalog):
+                staged = self.log.staged(one.catalog, added)
+                yield ("follow",), s.but(applied=following, catalog=self.log.applied(staged, following))
+        for part in sorted(self._lacks(one) & self.log.held(s.catalog)):
+            yield ("fetch", part), s.but(catalog=self.log.staged(one.catalog, frozenset({part})))
         oldest = min(one.applied, one.base) if one.base else one.applied
         told = Progress(one.applied, oldest)
         if (published := self._publishes(s, JOINER, told, one.fence)) is not None:
@@ -291,14 +288,14 @@ class Cloning:
         found = self.ensemble.read(s.tree, tree.session(JOINER))
         assert isinstance(found, Ok)
         disk = codec.decode_session(found.value.data).disk
-        installed = self.catalogs.after(
+        installed = self.log.catalogs.after(
             one.catalog, ("install", sent.catalog, csn), lambda db: self._install(db, sent.catalog, csn)
         )
         return s.but(phase=DOWN, applied=csn, catalog=installed, disk=disk, base=csn, manifest=None)
 
     def _install(self, db: sqlite3.Connection, sent: int, csn: Csn) -> None:
         """Let the product write a manifest, and put it in place of a catalog."""
-        with self.catalogs.folder(sent) as folder:
+        with self.log.catalogs.folder(sent) as folder:
             path = folder / "manifest"
             manifests.write_manifest(folder, path)
             db.execute("BEGIN")
@@ -306,37 +303,10 @@ class Cloning:
             jobs.set_meta(db, snapshot_csn=csn)
             db.execute("COMMIT")
 
-    # ------------------------------------------------------------------------------------------ catalogs
-
-    def _until(self, csn: Csn, catalog: int) -> int:
-        """A catalog with all records up to a CSN."""
-        for following in map(Csn, range(1, csn + 1)):
-            catalog = self._applied(self._staged(catalog, self._log.added(following)), following)
-        return catalog
-
-    def _staged(self, catalog: int, parts: frozenset[PartId]) -> int:
-        return self.catalogs.after(catalog, ("stage", parts), lambda db: self._log.stage(db, parts))
-
-    def _applied(self, catalog: int, csn: Csn) -> int:
-        return self.catalogs.after(catalog, ("apply", csn), lambda db: self._log.apply(db, csn))
-
-    def _deletes(self, catalog: int, part: PartId) -> int:
-        return self.catalogs.after(catalog, ("delete", part), lambda db: garbage.collect_parts(db, [part]))
-
-    def _notes(self, s: CloningState) -> int:
-        seen = self._bound(s, tree.HORIZON)
-        return self.catalogs.after(
-            s.catalog, ("note", seen), lambda db: garbage.note_horizon(db, seen, CSN_NONE, kept={})
-        )
-
-    def _held(self, catalog: int) -> frozenset[PartId]:
-        every = self._log.added_until(LAST)
-        return self.catalogs.told(catalog, "held", lambda read: frozenset(read.held(every)))
-
     def _lacks(self, one: CloningReplica) -> frozenset[PartId]:
         """The visible parts whose bytes are not here."""
-        seen = shown(self.catalogs, one.catalog, one.applied).parts
-        return frozenset(PartId(part) for _, part in seen) - self._held(one.catalog)
+        seen = self.log.shown(one.catalog, one.applied).parts
+        return frozenset(PartId(part) for _, part in seen) - self.log.held(one.catalog)
 
     # --------------------------------------------------------------------------------------- ZooKeeper
 
@@ -405,17 +375,17 @@ class Cloning:
         if one.phase == SERVES:
             if self._lacks(one):
                 return Broken("I9 HONEST", f"{JOINER} serves CSN {one.applied} without all of its parts")
-            seen = shown(self.catalogs, one.catalog, one.applied)
+            seen = self.log.shown(one.catalog, one.applied)
             if not state.lock and (FIRST_TABLE, "A") in seen.parts:
                 return Broken("I7 NOCONFLICT", f"{JOINER} may remove A once more: it sees no lock")
         return None
 
     def _differs(self, one: CloningReplica) -> Broken | None:
         """Return how the replica shows something else than the log: now, or at an earlier CSN."""
-        seen, right = shown(self.catalogs, one.catalog, one.applied), self._log.shown(one.applied)
+        seen, right = self.log.shown(one.catalog, one.applied), self.log.right(one.applied)
         if seen != right:
             return Broken("I10 AGREE", f"{JOINER} shows {seen} at CSN {one.applied}, the log has {right}")
-        return self._log.dishonest(self.catalogs, one.catalog, one.applied, JOINER)
+        return self.log.dishonest(one.catalog, one.applied, JOINER)
 
     def unsettled(self, state: State) -> Broken | None:
         """In the end the replica serves, and what was removed is gone, with its lock."""
@@ -424,7 +394,7 @@ class Cloning:
             return Broken("I14 LIVE", f"{JOINER} stays at CSN {state.joiner.applied} and never serves")
         if state.lock:
             return Broken("I14 LIVE", "the lock of a removal that all members have applied stays")
-        return Broken("I13 NOLEAK", "A is never deleted") if "A" in self._held(state.catalog) else None
+        return Broken("I13 NOLEAK", "A is never deleted") if "A" in self.log.held(state.catalog) else None
 
     def describe(self, state: State, move: Move) -> str:
         """A move in words."""

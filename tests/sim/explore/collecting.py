@@ -7,15 +7,13 @@ Modelled are ZooKeeper's rules, transactions, and how far a replica has applied 
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 from tests.sim.explore.answers import AnsweredStore, FencedLog, Heard, hear
-from tests.sim.explore.catalogs import Catalogs
 from tests.sim.explore.ensemble import Ensemble, first_life, new_cluster
-from tests.sim.explore.known_log import FIRST_TABLE, KnownLog, keeps, removed
+from tests.sim.explore.known_log import FIRST_TABLE, KnownLog
 from tests.sim.explore.replay import AsksMulti, AsksRead, Replays, Returned, RunRaised, Turn
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
@@ -27,7 +25,6 @@ from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Check, Create, Delete, SetData
 from tidelock.replica_agent.snapshots.horizon import HorizonMover
 from tidelock.replica_agent.snapshots.pinned import Pin, Snapshots
-from tidelock.replica_agent.storage import catalog_garbage as garbage
 from tidelock.replica_agent.storage.catalog_garbage import Collectables
 from tidelock.replication.core.horizon_rules import Bound
 
@@ -137,20 +134,13 @@ class Collecting:
         self._slowly, self._alone = slowly, alone
         self._keeps = keeps
         self._log = KnownLog(drops=drops, properties={"retention_s": "9"} if keeps else None)
-        self.catalogs = Catalogs()
         self._turns: dict[tuple[object, ...], Turn] = {}
 
     def initial(self) -> State:
         """Part A is there, B is not."""
-        replicas = tuple(self._at(csn) for csn in (Csn(2), self._second))
-        return History_(0, replicas, self._budget)
-
-    def _at(self, csn: Csn) -> CollectingReplica:
-        """A replica that has applied the log up to a CSN."""
-        one = CollectingReplica(applied=CSN_NONE)
-        while one.applied < csn:
-            one = self._applies(one)
-        return one
+        reached = (Csn(2), self._second)
+        replicas = (CollectingReplica(applied=csn, catalog=self._log.until(csn)) for csn in reached)
+        return History_(0, tuple(replicas), self._budget)
 
     # ---------------------------------------------------------------------------------------------- moves
 
@@ -196,9 +186,9 @@ class Collecting:
         noted = self._notes(one, self.seen_horizon(s, which))
         if noted != one.catalog:
             yield ("note", which), s.but(which, catalog=noted)
-        for part in removed(self.catalogs, one.catalog):
-            yield ("delete", which, part), s.but(which, catalog=self._deletes(one, part))
-        forgotten = self.catalogs.after(one.catalog, "forget", garbage.collect_tables)
+        for part in self._log.removed(one.catalog):
+            yield ("delete", which, part), s.but(which, catalog=self._log.deleted(one.catalog, part))
+        forgotten = self._log.forgotten(one.catalog)
         if forgotten != one.catalog:
             yield ("forget", which), s.but(which, catalog=forgotten)
 
@@ -228,32 +218,17 @@ class Collecting:
     def _applies(self, one: CollectingReplica) -> CollectingReplica:
         """The next record becomes visible; its parts have come before."""
         csn = Csn(one.applied + 1)
-
-        def job(db: sqlite3.Connection) -> None:
-            self._log.stage(db, self._log.added(csn))
-            self._log.apply(db, csn)
-
-        return one._replace(applied=csn, catalog=self.catalogs.after(one.catalog, ("apply", csn), job))
-
-    def _deletes(self, one: CollectingReplica, part: PartId) -> int:
-        return self.catalogs.after(
-            one.catalog, ("delete", part), lambda db: garbage.collect_parts(db, [part])
-        )
+        staged = self._log.staged(one.catalog, self._log.added(csn))
+        return one._replace(applied=csn, catalog=self._log.applied(staged, csn))
 
     def _notes(self, one: CollectingReplica, horizon: Csn) -> int:
         """The catalog with the bounds that are seen now."""
-        retained = self.catalogs.told(one.catalog, "retentions", Collectables.retentions)
-        kept = dict.fromkeys(retained, one.aged)
-        return self.catalogs.after(
-            one.catalog,
-            ("note", horizon, tuple(kept.items())),
-            lambda db: garbage.note_horizon(db, horizon, CSN_NONE, kept),
-        )
+        retained = self._log.catalogs.told(one.catalog, "retentions", Collectables.retentions)
+        return self._log.noted(one.catalog, horizon, dict.fromkeys(retained, one.aged))
 
     def _gone(self, one: CollectingReplica) -> frozenset[PartId]:
         """The parts that a replica has applied and deleted."""
-        had = self._log.added_until(one.applied)
-        return had - self.catalogs.told(one.catalog, ("held", one.applied), lambda read: read.held(had))
+        return self._log.added_until(one.applied) - self._log.held(one.catalog)
 
     def _has_parts_of(self, s: History_, csn: Csn) -> bool:
         """Tell whether the parts that a record adds are somewhere; the first replica has made them."""
@@ -394,15 +369,15 @@ class Collecting:
             one = state.replicas[which]
             if one.applied < csn or (state.struck and which):
                 continue
-            if self.catalogs.told(one.catalog, "horizon", Collectables.horizon) > csn:
+            if self._log.catalogs.told(one.catalog, "horizon", Collectables.horizon) > csn:
                 return Broken("I12 GC-SAFE", f"{NAMES[which]} refuses CSN {csn}, which {who} reads")
         for which, one in enumerate(state.replicas):
             if state.struck and which:
                 continue
-            if broken := self._log.dishonest(self.catalogs, one.catalog, one.applied, NAMES[which]):
+            if broken := self._log.dishonest(one.catalog, one.applied, NAMES[which]):
                 return broken
             for csn in map(Csn, range(max(one.aged, 1), one.applied + 1) if self._keeps else ()):
-                if not keeps(self.catalogs, one.catalog, csn, FIRST_TABLE):
+                if not self._log.keeps(one.catalog, csn, FIRST_TABLE):
                     return Broken("I12 GC-SAFE", f"{NAMES[which]} refuses CSN {csn}, which a table retains")
             if not self._has_parts_of(state, Csn(one.applied + 1)):
                 return Broken("I12 GC-SAFE", f"{NAMES[which]} has not applied what nobody has any more")
@@ -416,7 +391,9 @@ class Collecting:
                 continue
             if "A" not in self._gone(one):
                 return Broken("I13 NOLEAK", f"{NAMES[which]} never deletes A")
-            versions = self.catalogs.told(one.catalog, "versions", lambda read: read.versions(FIRST_TABLE))
+            versions = self._log.catalogs.told(
+                one.catalog, "versions", lambda read: read.versions(FIRST_TABLE)
+            )
             if len(versions) > 1:
                 return Broken("I13 NOLEAK", f"{NAMES[which]} never forgets the definition of before the drop")
         return None

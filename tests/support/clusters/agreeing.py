@@ -37,6 +37,12 @@ def dbs(local: LocalCluster) -> Iterator[list[Database]]:
     yield from sessions(local)
 
 
+@pytest.fixture
+def db(dbs: list[Database]) -> Database:
+    """The one of these clients that is pinned to the first replica."""
+    return dbs[0]
+
+
 def sessions(local: LocalCluster) -> Iterator[list[Database]]:
     """Yield a client pinned to each replica, in their order; no table is left at the end.
 

@@ -54,12 +54,9 @@ class SnapshotEach(RowReader):
 
     def stream(self, request: dict[str, Any]) -> BatchStream:
         """Run a query (see `scan.RowReader`); the snapshot stays until the stream ends or is closed."""
-        try:
-            snapshot = self._opened()
-        except SnapshotTooOldError:
-            if self._otherwise is None:
-                raise
-            return self._otherwise.stream(request)
+        snapshot = self._reader()
+        if isinstance(snapshot, WithoutPin):
+            return snapshot.stream(request)
         try:
             stream = snapshot.stream(request)
         except BaseException:
@@ -72,11 +69,16 @@ class SnapshotEach(RowReader):
 
     def collect(self, request: dict[str, Any]) -> pa.Table:
         """Run a query and return all its rows."""
+        snapshot = self._reader()
+        if isinstance(snapshot, WithoutPin):
+            return snapshot.collect(request)
+        with snapshot:
+            return snapshot.collect(request)
+
+    def _reader(self) -> Snapshot | WithoutPin:
         try:
-            snapshot = self._opened()
+            return self._opened()
         except SnapshotTooOldError:
             if self._otherwise is None:
                 raise
-            return self._otherwise.collect(request)
-        with snapshot:
-            return snapshot.collect(request)
+            return self._otherwise
