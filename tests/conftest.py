@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +33,9 @@ pytest_plugins = [
     "tests.support.seeds",
 ]
 
+#: The tests that only compute, and how much lower their priority is.
+_COMPUTING = Path(__file__).parent / "sim"
+_STANDS_BACK = 10
 LEFT_OUT = pytest.StashKey[int]()
 #: The longest files, in the order in which workers take them: short ones are left for the end. Those with
 #: Spark are apart from each other: on a busy machine its Python processes may need longer to start than the
@@ -76,6 +81,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[LEFT_OUT] = len(marked)
     if (output := getattr(config, "workeroutput", None)) is not None:
         output["left_out"] = len(marked)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Let tests that only compute stand back while they run: those beside them wait for real processes.
+
+    Some of these have few seconds to start, as the Python workers of Spark have. Without the right to raise
+    it again the priority stays low.
+    """
+    if _COMPUTING not in pyfuncitem.path.parents:
+        return (yield)
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, before + _STANDS_BACK)
+    try:
+        return (yield)
+    finally:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -31,6 +31,7 @@ from tidelock.errors import (
     FencedError,
     RefusedError,
     SnapshotTooOldError,
+    StandbyError,
     TableExistsError,
     TidelockError,
     UnknownTransactionError,
@@ -164,7 +165,7 @@ async def listed(services: Services, csn: Csn, tables: Sequence[str] = (*TABLES,
     found: Lists = {}
     for table in tables:
         rows = services.reads.reader.parts(TableId(full_name(table)), csn)
-        found[str(full_name(table))] = [(row, _bytes(services, row)) for row in rows]
+        found[str(full_name(table))] = [(row, bytes_of(services, row)) for row in rows]
     return found
 
 
@@ -186,10 +187,17 @@ def asking_create(schema: TableSchema) -> Serve:
     return lambda at: at.definitions.alone(at.definitions.creating(asked, schema.arrow))
 
 
-def _bytes(services: Services, row: PartRow) -> bytes:
-    assert row.file is not None, f"{row} is listed and lies nowhere"
-    location = Location(row.file, row.offset, row.length, row.blocks)
-    return services.peers.files.read(location)
+def bytes_of(services: Services, row: PartRow) -> bytes:
+    """Return the bytes of a part that a replica lists.
+
+    Raises:
+        StandbyError: It lacks the part, which was removed since: only readers of the past need it, and they
+            go to another replica (rule clone).
+    """
+    if row.file is None:
+        assert not services.reads.reader.visible([row.part]), f"{row} is listed and lies nowhere"
+        raise StandbyError(f"part {row.part} is not on this replica", part=row.part)
+    return services.peers.files.read(Location(row.file, row.offset, row.length, row.blocks))
 
 
 async def create_tables(world: SimWorld, others: Sequence[TableSchema] = ()) -> None:

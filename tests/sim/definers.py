@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from chaos.workloads.table_lives import Tables, judged
-from tests.sim.clients import SimSession, begin, insert, rollback
+from tests.sim.clients import SimSession, begin, bytes_of, insert, rollback
 from tests.sim.log_lives import LogLife
 from tests.sim.network import Serve
 from tidelock.csnlog.core.ids import Csn, TableId, Tid
@@ -30,7 +30,6 @@ from tidelock.errors import (
 from tidelock.replica_agent.services.definitions import Defined, DefinitionService, Statement
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.tables.names import full_name, no_table
-from tidelock.replication.core.model import Location
 from tidelock.wire.tables import CreateTableRequest
 from workloads.history import CallEnd
 
@@ -231,9 +230,7 @@ async def _shown(services: Services, csn: Csn) -> Tables:
             continue
         rows: list[list[int]] = []
         for part in reader.parts(table, csn):
-            assert part.file is not None, f"{part} is listed and lies nowhere"
-            data = services.peers.files.read(Location(part.file, part.offset, part.length, part.blocks))
-            found = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+            found = pq.ParquetFile(pa.BufferReader(bytes_of(services, part))).read(use_threads=False)
             rows += map(list, zip(found["g"].to_pylist(), found["n"].to_pylist(), strict=True))
         there.append((names[name], _number(reader, table, csn), sorted(rows), []))
     return sorted(there)

@@ -27,6 +27,9 @@ _STOP_GRACE_S: Final = 30
 _OK: Final = 200
 _POLL_S: Final = 0.05
 _KILLED_S: Final = 60.0
+_FROZEN_S: Final = 30.0
+#: Part of the engine's error when a control group could not be frozen.
+_BUSY: Final = "unable to freeze"
 
 
 class ContainerNode(Node):
@@ -90,9 +93,18 @@ class ContainerNode(Node):
             self.wait_ready(timeout_s)
 
     def pause(self) -> None:
-        """Freeze the control group of the container."""
-        if self.running and not self._state()["Paused"]:
-            self._container.pause()
+        """Freeze the control group of the container.
+
+        The kernel may refuse that while a process of the group forks; nothing is frozen then.
+        """
+        deadline = time.monotonic() + _FROZEN_S
+        while self.running and not self._state()["Paused"]:
+            try:
+                self._container.pause()
+            except Exception as error:  # the client of the engine is an extra, and so is the class
+                if _BUSY not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL_S)
 
     def resume(self) -> None:
         """Thaw the control group."""
