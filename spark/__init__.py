@@ -9,7 +9,8 @@ protocol. It cannot protect a read of raw paths with other options; see docs/spa
 from __future__ import annotations
 
 from tidelock.spark.attach import SparkSnapshot, attach, read
+from tidelock.spark.changing import delete, merge, update
 from tidelock.spark.streaming import foreach_batch
 from tidelock.spark.writing import write
 
-__all__ = ["SparkSnapshot", "attach", "foreach_batch", "read", "write"]
+__all__ = ["SparkSnapshot", "attach", "delete", "foreach_batch", "merge", "read", "update", "write"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 
@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidelock.client import Database, Snapshot
 from tidelock.errors import TransactionClosedError, UnknownTableError
 from tidelock.loopback_names import reachable
-from tidelock.read_route import ReadRoute, order, route
+from tidelock.read_route import ReadRoute, route_of
 from tidelock.spark.pinning import pin
 from tidelock.spark.schema import has_times, struct_of
 from tidelock.spark.sessions import allow_times, name_services, redact_tokens
@@ -181,10 +181,11 @@ class SparkSnapshot:
         """Pin a snapshot and make its views; if that fails, nothing remains pinned."""
         snapshot, status = pin(self._db, csn, self._replica, at=at)
         try:
-            replicas = order(status["replicas"], pinned=self._replica, rotation=self._rotation)
-            to_replicas = route(
-                [replace(one, data=reachable(one.data)) for one in replicas],
+            to_replicas = route_of(
                 status,
+                pinned=self._replica,
+                rotation=self._rotation,
+                reach=reachable,
                 failover=self._failover,
                 name_services=name_services(self._spark),
             )

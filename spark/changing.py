@@ -15,6 +15,7 @@ from functools import reduce
 from operator import and_
 from typing import Final
 
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 
@@ -206,7 +207,13 @@ class _Change:
     def _gathered(self, rows: DataFrame) -> DataFrame:
         """Return rows so distributed that a partition of the table gets few files."""
         partition_by = self.target.definition["partition_by"]
-        return rows.hint("rebalance", *map(quoted, partition_by)) if partition_by else rows
+        columns = [F.col(quoted(name)) for name in partition_by]
+        if not columns:
+            return rows
+        try:
+            return rows.hint("rebalance", *columns)
+        except PySparkTypeError:  # Spark 3.5 takes no columns here; a large partition is one task there
+            return rows.repartition(*columns)
 
 
 class _Merge:

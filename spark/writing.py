@@ -13,7 +13,9 @@ from tidelock.client import Transaction
 from tidelock.errors import BadRequestError, SchemaMismatchError, TidelockError, UnavailableError
 from tidelock.spark.schema import has_times
 from tidelock.spark.sessions import allow_times, redact_tokens
+from tidelock.spark.values import with_defaults
 from tidelock.type_text import quoted
+from tidelock.wire.rows import Fields
 
 Mode = Literal["append", "overwrite", "overwrite_partitions"]
 
@@ -82,7 +84,8 @@ def write(df: DataFrame, tx: Transaction, table: str, mode: Mode = "append") -> 
     the Parquet writer needs are changed during the write.
 
     Args:
-        df: Has the columns of the table, in any order.
+        df: Has the columns of the table, in any order. Columns with a default may be missing. The values of
+            generated columns are not made here: the rows bring them, and they are checked.
         tx: An open transaction.
         table: `name` or `namespace.name`.
         mode: "append"; "overwrite" to replace all rows of the table that the transaction sees;
@@ -91,6 +94,9 @@ def write(df: DataFrame, tx: Transaction, table: str, mode: Mode = "append") -> 
     Raises:
         BadRequestError: The mode does not exist, or the table has no partitions to replace.
         SchemaMismatchError: A column is missing, or does not exist in the table.
+        DuplicateKeyError: Two of the rows have the same key of a table with a unique key; or, unless the
+            table replaces duplicates, a row of the table has it.
+        SerializationConflictError: Another transaction adds such keys.
         UnknownTableError: The table does not exist at the transaction's snapshot.
         TransactionClosedError: The transaction accepts no statements.
         UnavailableError: Its home does not answer, or has died in the middle of the job. Begin again.
@@ -101,30 +107,41 @@ def write(df: DataFrame, tx: Transaction, table: str, mode: Mode = "append") -> 
     if settings is None:
         raise BadRequestError(f"mode={mode!r} is not offered; use one of {', '.join(WRITER_SETTINGS)}")
     definition = tx.definition(table)
-    partition_by = definition["partition_by"]
-    if mode == "overwrite_partitions" and not partition_by:
+    if mode == "overwrite_partitions" and not definition["partition_by"]:
         raise BadRequestError(
             f"table {table} has no partitions; replace all of it with mode='overwrite'", table=table
         )
-    names = [column["name"] for column in definition["columns"]]
-    _check_names(df, names, table)
-    spark = df.sparkSession
-    redact_tokens(spark)
-    if has_times(definition):
-        allow_times(spark)
-    writer = (
-        df.select(*map(quoted, names)).write.mode(settings.save_mode).options(**OPTIONS, **settings.options)
-    )
-    if partition_by:
-        writer = writer.partitionBy(*partition_by)
-    path = tx.path(table)
-    with _session_settings(spark), _failing_with_job(tx):
-        writer.parquet(path)
+    _check_names(df, definition)
+    run_job(with_defaults(df, definition), tx, definition, settings)
     tx.seal(table)
 
 
-def _check_names(df: DataFrame, names: list[str], table: str) -> None:
-    missing = [name for name in names if name not in df.columns]
+def run_job(rows: DataFrame, tx: Transaction, definition: Fields, settings: WriterSettings) -> None:
+    """Write rows with all columns of a table into its folder in a transaction; the caller seals the job.
+
+    Raises as `write` if the job fails; the transaction can only be rolled back then.
+    """
+    spark = rows.sparkSession
+    redact_tokens(spark)
+    if has_times(definition):
+        allow_times(spark)
+    names = [column["name"] for column in definition["columns"]]
+    writer = rows.select(*map(quoted, names)).write.mode(settings.save_mode)
+    writer = writer.options(**OPTIONS, **settings.options)
+    if partition_by := definition["partition_by"]:
+        writer = writer.partitionBy(*partition_by)
+    path = tx.path(definition["name"])
+    with _session_settings(spark), failing_with_job(tx):
+        writer.parquet(path)
+
+
+def _check_names(df: DataFrame, definition: Fields) -> None:
+    table, names = definition["name"], [column["name"] for column in definition["columns"]]
+    missing = [
+        column["name"]
+        for column in definition["columns"]
+        if column["name"] not in df.columns and column.get("default") is None
+    ]
     extra = [name for name in df.columns if name not in names]
     doubled = sorted({name for name in df.columns if df.columns.count(name) > 1})
     problems = [f"column {name} is missing" for name in missing]
@@ -141,7 +158,7 @@ def _check_names(df: DataFrame, names: list[str], table: str) -> None:
 
 
 @contextmanager
-def _failing_with_job(tx: Transaction) -> Iterator[None]:
+def failing_with_job(tx: Transaction) -> Iterator[None]:
     """Fail the transaction if the job in the block fails: the job's last request may have been executed.
 
     If the job has failed because its transaction has ended, raise the reason for that, not the job's error.

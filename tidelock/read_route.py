@@ -7,8 +7,8 @@ change nothing for other reads, and override the configuration of the session (r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tidelock.errors import BadRequestError, StandbyError, TidelockError, UnavailableError
 from tidelock.wire.rows import Fields
@@ -180,6 +180,34 @@ def route(
     }
     service |= {f"dfs.namenode.http-address.{authority}.{name}": data for name, data in addresses.items()}
     return ReadRoute(authority, {**READER_OPTIONS, **connection, **service})
+
+
+def route_of(
+    status: Fields,
+    *,
+    pinned: str | None,
+    rotation: int,
+    reach: Callable[[str], str],
+    failover: bool = True,
+    name_services: Iterable[str] = (),
+    authority: str | None = None,
+) -> ReadRoute:
+    """Return the route to the replicas of a cluster.
+
+    Args:
+        status: An agent's status.
+        pinned: As of `order`.
+        rotation: As of `order`.
+        reach: Returns the address by which this machine reaches a published one.
+        failover: As of `route`.
+        name_services: As of `route`.
+        authority: As of `route`.
+
+    Raises as `order`.
+    """
+    replicas = order(status["replicas"], pinned=pinned, rotation=rotation)
+    near = [replace(one, data=reach(one.data)) for one in replicas]
+    return route(near, status, failover=failover, name_services=name_services, authority=authority)
 
 
 def _addresses(replicas: Sequence[Replica]) -> dict[str, str]:

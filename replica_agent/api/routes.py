@@ -226,6 +226,17 @@ _WRITES: Final = (
         errors=(*ADDING, UnsealedWriteError, TokenFinishedError), action=AgentAction.INSERT,
     ),
     ApiRoute(
+        method="POST", path=f"{TX}/replace/{{table}}", handler=WriteRoutes.replace, subject="files",
+        request=statements.ReplaceRequest, response=statements.Replacement,
+        errors=(*REMOVAL, StandbyError, SnapshotTooOldError, UnsupportedInTransactionError),
+        action=AgentAction.INSERT,
+    ),
+    ApiRoute(
+        method="POST", path=f"{TX}/replaced/{{table}}", handler=WriteRoutes.replaced, subject="files",
+        request=statements.RowChanges, response=statements.ChangeResult,
+        errors=(*ADDING, CorruptError, UnsealedWriteError), action=AgentAction.INSERT,
+    ),
+    ApiRoute(
         method="*", path="/webhdfs/v1/transactions/{path}", handler=WriteRoutes.webhdfs, subject="files",
         methods=("GET", "PUT", "DELETE"), response=NO_TYPE, rest=True, name=OPEN_ROUTE,
         action=AgentAction.INSERT,

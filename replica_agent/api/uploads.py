@@ -33,6 +33,7 @@ from tidelock.replica_agent.uploads.redirect import UPLOADS
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
 from tidelock.token_text import redact
 from tidelock.wire.ids import TableName
+from tidelock.wire.statements import ReplaceRequest, RowChanges
 from tidelock.wire.transactions import SealRequest, TokenAnswer, TokenRequest
 
 #: Name of the route that is opened by a token, without the shared secret.
@@ -82,6 +83,19 @@ class WriteRoutes:
         table = self._service.table(tx, full_name(request.match_info["table"]))
         places = [tuple(file.split("/")) for file in asked.files]
         return answer(await self._service.seal(tx, table, asked.job, places))
+
+    async def replace(self, request: web.Request) -> web.Response:
+        """Take the parts of files out of a table, for a job that writes what remains of their rows."""
+        asked, tx = await body(request, ReplaceRequest), self._find(request)
+        return answer(await self._service.replace(tx, full_name(request.match_info["table"]), asked.files))
+
+    async def replaced(self, request: web.Request) -> web.Response:
+        """Seal the job that has written what remains of the rows of parts that were taken."""
+        asked = await body(request, RowChanges)
+        self._service.admit_seal()
+        tx = self._find(request)
+        table = self._service.table(tx, full_name(request.match_info["table"]))
+        return answer(await self._service.seal_change(tx, table, asked))
 
     # -- WebHDFS -------------------------------------------------------------------------------------------
 

@@ -56,9 +56,8 @@ def make_uploads(means: Means, replication: ReplicationParts, transactions: Tran
         metrics=means.metrics,
         transactions=transactions.registry,
         tables=local.tables,
-        pressure=transactions.inserts.pressure,
+        inserts=transactions.inserts,
         removals=transactions.removals,
-        checks=transactions.inserts.checks,
         tokens=TokenIssuer(
             settings=settings,
             key=key,

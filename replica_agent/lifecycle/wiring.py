@@ -42,6 +42,7 @@ from tidelock.replica_agent.services.tags import TagService
 from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.services.uploads import UploadService
 from tidelock.replica_agent.transactions.statements.restores import Restores
+from tidelock.replica_agent.uploads.replacements import Replacements
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -180,6 +181,7 @@ def _uploads(parts: AgentParts) -> UploadService:
         transactions=parts.transactions.registry,
         tokens=uploads.uploads.tokens,
         uploads=uploads.uploads,
+        replacements=Replacements(uploads=uploads.uploads),
         redirector=uploads.redirector,
         peer_uploads=uploads.peer_uploads,
     )

@@ -12,15 +12,16 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, visible_args
-from tidelock.errors import StandbyError
+from tidelock.errors import BadRequestError, StandbyError
 from tidelock.replica_agent.footers import combined
 from tidelock.replica_agent.readers import hdfs
-from tidelock.replica_agent.readers.paths import PART_SUFFIX, CombinedName
+from tidelock.replica_agent.readers.paths import PART_SUFFIX, CombinedName, combined_of, part_of
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.storage.catalog_schema import VISIBLE_OF_TABLE
 from tidelock.replica_agent.tables.layouts import NO_LAYOUTS, Layout, Layouts
@@ -139,6 +140,14 @@ class SnapshotCatalog(CatalogReader):
         fits = (len(found), sum(length for _, length in found)) == (name.parts, name.length)
         return tuple(part for part, _ in reversed(found)) if fits else ()
 
+    def parts_of_file(self, file: str, table: TableId, at: Csn) -> tuple[PartId, ...]:
+        """Return the parts of a file of ``table`` at ``at``, by its name; none if there is no such file."""
+        if (part := part_of(file)) is not None:
+            return () if self.visible_part(part, table, at) is None else (part,)
+        if (name := combined_of(file)) is None or (last := self.part(name.last)) is None:
+            return ()
+        return self.combined_parts(name, table, last.path, at)
+
     def listed(
         self, table: TableId, at: Csn, small_bytes: int, parts_max: int, layouts: Layouts = NO_LAYOUTS
     ) -> list[FolderRow]:
@@ -185,3 +194,23 @@ class SnapshotCatalog(CatalogReader):
         """Return when a part created at ``csn`` was committed; 0 if that is unknown."""
         row = self._db.execute("SELECT time_ms FROM csns WHERE csn = ?", (csn,)).fetchone()
         return int(row[0]) if row else 0
+
+
+def parts_of_files(data_dir: Path, table: TableId, at: Csn, files: Sequence[str]) -> list[PartId]:
+    """Return the parts of files in the folders of ``table`` at ``at``, by their names, each once.
+
+    Raises:
+        BadRequestError: There is no such file.
+        StandbyError, SnapshotTooOldError: The CSN cannot be served.
+    """
+    catalog = SnapshotCatalog(data_dir)
+    try:
+        found: dict[PartId, None] = {}
+        with catalog.serving(at, table):
+            for file in files:
+                if not (parts := catalog.parts_of_file(file, table, at)):
+                    raise BadRequestError(f"{file!a} is not a file of table {table} at CSN {at}", csn=at)
+                found |= dict.fromkeys(parts)
+        return [*found]
+    finally:
+        catalog.close()

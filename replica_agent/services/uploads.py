@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import TableId
 from tidelock.replica_agent.config.states import AgentAction, Condition
+from tidelock.replica_agent.readers.catalog import parts_of_files
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.staging_area import StagingArea
 from tidelock.replica_agent.transactions.staging_paths import StagingPath
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.peer_uploads import PeerUploads
 from tidelock.replica_agent.uploads.redirect import UploadRedirector
+from tidelock.replica_agent.uploads.replacements import Replacements
 from tidelock.replica_agent.uploads.token_issuer import TokenIssuer
 from tidelock.replica_agent.uploads.tokens import TokenClaims
 from tidelock.replica_agent.uploads.uploads import Uploads
 from tidelock.wire.ids import TableName
-from tidelock.wire.statements import InsertResult
+from tidelock.wire.statements import ChangeResult, InsertResult, Replacement, RowChanges
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -28,6 +31,7 @@ class UploadService:
     transactions: Transactions
     tokens: TokenIssuer
     uploads: Uploads
+    replacements: Replacements
     redirector: UploadRedirector
     peer_uploads: PeerUploads
 
@@ -57,6 +61,26 @@ class UploadService:
         if job is None:
             return await self.uploads.seal(tx, table)
         return await self.uploads.settle(tx, table, job, places)
+
+    async def replace(self, tx: Transaction, name: TableName, files: Sequence[str]) -> Replacement:
+        """Take the parts of files out of a table, for a job that changes their rows; a sign of life.
+
+        Raises:
+            BadRequestError: The snapshot of the transaction does not show a file.
+            Others as :meth:`Replacements.begin`.
+        """
+        self.condition.require(AgentAction.INSERT)
+        with tx.ending.failing(f"the change of {name}", spared=()):
+            table, csn = self.table(tx, name), tx.tid.snapshot
+            data_dir = self.uploads.files.data_dir
+            parts = await asyncio.to_thread(parts_of_files, data_dir, table, csn, files)
+            taken = await self.replacements.begin(tx, name, parts)
+        self.transactions.touch(tx)
+        return taken
+
+    async def seal_change(self, tx: Transaction, table: TableId, changes: RowChanges) -> ChangeResult:
+        """Seal the job that replaces the rows of taken parts; see :meth:`Uploads.seal_change`."""
+        return await self.uploads.seal_change(tx, table, changes)
 
     def area(self, tx: Transaction, table: TableId) -> StagingArea:
         """Return the folder of a table; errors as :meth:`Uploads.of`."""

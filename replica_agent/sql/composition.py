@@ -6,11 +6,11 @@ Names with ``#`` are ours, since no table has such a name. Those of columns begi
 is left out here, and no column of a table has such a name:
 
 * views ``#target`` (the table, with the row group of each row), ``#affected`` (only the row groups that are
-  rewritten) and ``#stream`` (the rows that were sent for a merge);
+  rewritten) and ``#stream`` (the rows that were sent for a merge, or whose keys are compared);
 * views ``#before`` and ``#after`` (parts that a commit has removed and added);
-* tables ``#source`` (the rows of a merge, with ``#row``), ``#twice`` (keys that occur more than once in it),
-  ``#hits`` (which row of the source matches a row of which row group) and ``#net`` (the difference of before
-  and after);
+* tables ``#source`` (the rows of a merge, or keys, with ``#row``), ``#twice`` (keys that occur more than
+  once in it), ``#hits`` (which row of the source matches a row of which row group) and ``#net`` (the
+  difference of before and after);
 * columns ``#match`` (the row gets new values), ``#value:c`` (the new value of column c, in the type of its
   expression) and ``#misfit`` (a new value outside of its column's type, or other than that of a generated
   column: the number of the column, ``:`` or ``=``, and the value's text).
@@ -155,6 +155,15 @@ def _false(condition: Expression) -> str:
 def load_source() -> str:
     """Store the rows of the view ``#stream``."""
     return f"CREATE TEMP TABLE {quote(SOURCE)} AS SELECT * FROM {quote(STREAM)}"
+
+
+def load_keys(on: Sequence[str]) -> str:
+    """Store the keys of the rows of the view ``#stream``."""
+    names = ", ".join(map(quote, on))
+    return (
+        f"CREATE TEMP TABLE {quote(SOURCE)} AS SELECT {names}, row_number() OVER () - 1 AS {_ROW} "
+        f"FROM {quote(STREAM)}"
+    )
 
 
 def repeated_keys(on: Sequence[str]) -> str:

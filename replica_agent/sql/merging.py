@@ -19,9 +19,9 @@ from tidelock.column_types import FLOATING, is_nested, why_no_key
 from tidelock.errors import BadRequestError, DuplicateKeyError, SchemaMismatchError
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.expressions import Expression, Expressions
-from tidelock.replica_agent.sql.mutation import InsertRows, MergeRows
+from tidelock.replica_agent.sql.mutation import CompareKeys, InsertRows, MergeRows
 from tidelock.replica_agent.sql.nested_values import require_fields
-from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable, all_rows
+from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable, all_rows, rows_of
 from tidelock.replica_agent.sql.request import quote
 from tidelock.replica_agent.sql.source import MergeSource
 from tidelock.table_columns import Column
@@ -102,6 +102,36 @@ def insert(target: TargetTable, action: InsertRows) -> MutationPlan:
     return MutationPlan(target.affected(*all_rows(())), [RowStream(statement, new=True)])
 
 
+def compare_keys(target: TargetTable, action: CompareKeys) -> MutationPlan:
+    """Look for rows of a table that have the keys of staged rows, and for keys that these have twice.
+
+    Raises:
+        DuplicateKeyError: Two of the rows have the same key; or a row of the table has it, and refuses them.
+    """
+    session = target.session
+    session.doing = f"in the unique key of table {target.name}"
+    shown = session.parts_named(action.parts)
+    session.view(composition.STREAM, session.source(target.row, lambda: shown))
+    session.run(composition.load_keys(action.on))
+    target.show()
+    session.run(composition.repeated_keys(action.on))
+    user = Expressions(session.connection, (), ())
+    delete = user.parse("TRUE", "a replaced row")
+    keys = _find(target, MergeRows("", action.on), user, delete)
+    if not action.replace:
+        _refuse_duplicates(target, action)
+    elif found := session.fetch(composition.a_repeated_key(action.on), {}):
+        key, shown_key = _shown(action, found[0])
+        raise DuplicateKeyError(_twice(target, shown_key), table=target.name, key=key)
+    matched = target.count(composition.hit_groups(only_deleting=True), {})
+    rewrite = target.rewrite(matched, drops=True)
+    target.show_affected(rewrite)
+    rows = composition.merged(target.schema, action.on, {}, delete, target.made())
+    streams = [RowStream(rows, user.params(delete))] if rewrite.parts else []
+    affected = target.affected(matched, rewrite, rows_to_insert=rows_of(shown), keys=keys)
+    return MutationPlan(affected, streams, rewrite.rows, rewrite.dropped)
+
+
 def _load(target: TargetTable, source: MergeSource) -> None:
     """Store the rows of a source in the engine, which spills."""
     target.session.stream(composition.STREAM, _noted(source, target.session.note))
@@ -177,7 +207,7 @@ def _find(
     return None if low is None else (low, high)
 
 
-def _refuse_duplicates(target: TargetTable, action: MergeRows) -> None:
+def _refuse_duplicates(target: TargetTable, action: MergeRows | CompareKeys) -> None:
     found = target.session.fetch(composition.duplicates(action.on), {})
     if not found:
         return
@@ -192,7 +222,7 @@ def _refuse_duplicates(target: TargetTable, action: MergeRows) -> None:
     )
 
 
-def _shown(action: MergeRows, values: Sequence[str]) -> tuple[dict[str, str], str]:
+def _shown(action: MergeRows | CompareKeys, values: Sequence[str]) -> tuple[dict[str, str], str]:
     key = dict(zip(action.on, values, strict=True))
     return key, ", ".join(f"{name}={value}" for name, value in key.items())
 
@@ -222,9 +252,11 @@ def _refuse_repeated(target: TargetTable, action: MergeRows, *, matching: bool) 
         return
     if found:
         key, shown = _shown(action, found[0])
-        raise BadRequestError(
-            f"several of the rows have the key {shown} and table {target.name} takes one row for each key; "
-            "send only that one",
-            table=target.name,
-            key=key,
-        )
+        raise BadRequestError(_twice(target, shown), table=target.name, key=key)
+
+
+def _twice(target: TargetTable, shown: str) -> str:
+    return (
+        f"several of the rows have the key {shown} and table {target.name} takes one row for each key; send "
+        "only that one"
+    )

@@ -30,10 +30,11 @@ from tidelock.part_layout import NO_FLOATS, FloatColumns
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.checking import check
 from tidelock.replica_agent.sql.expressions import Expressions
-from tidelock.replica_agent.sql.merging import insert, merge
+from tidelock.replica_agent.sql.merging import compare_keys, insert, merge
 from tidelock.replica_agent.sql.mutation import (
     CheckRows,
     CompactParts,
+    CompareKeys,
     DeleteRows,
     DerivedRows,
     InsertRows,
@@ -68,7 +69,9 @@ class MutationRun:
         row = session.table(request.table)
         self._schema = TableSchema.from_definition(row.id, row.definition)
         listed = not isinstance(request.action, InsertRows | DerivedRows | CheckRows)
-        parts = session.parts(row.id) if listed else ()
+        parts = session.parts(row.id) if listed else []
+        if isinstance(request.action, CompareKeys):
+            parts = [part for part in parts if part.part not in request.action.parts]
         self.plan = _plan(TargetTable(session, row, self._schema, parts), request)
         self._timed = [
             index
@@ -176,6 +179,8 @@ def _plan(target: TargetTable, request: MutationRequest) -> MutationPlan:
             return merge(target, action)
         case InsertRows() as action:
             return insert(target, action)
+        case CompareKeys() as action:
+            return compare_keys(target, action)
         case CompactParts() as action:
             return _compact(target, action)
         case DerivedRows() as action:

@@ -79,6 +79,20 @@ class InsertRows(msgspec.Struct, frozen=True, tag="insert"):
     source: str
 
 
+class CompareKeys(msgspec.Struct, frozen=True, tag="keys"):
+    """Compare the keys of staged rows with each other and with those of the table; no row is added.
+
+    Attributes:
+        on: The columns of the unique key.
+        parts: The parts of the rows; the table is seen without them.
+        replace: Rows of the table that have one of the keys are deleted; otherwise such keys are an error.
+    """
+
+    on: tuple[str, ...]
+    parts: tuple[PartId, ...]
+    replace: bool
+
+
 class CompactParts(msgspec.Struct, frozen=True, tag="compact"):
     """Return the rows of some parts, sorted in the order of the table; no row is lost or added."""
 
@@ -117,7 +131,15 @@ class CheckRows(msgspec.Struct, frozen=True, tag="check"):
 
 
 Action = (
-    DeleteRows | UpdateRows | RewriteRows | MergeRows | InsertRows | CompactParts | DerivedRows | CheckRows
+    DeleteRows
+    | UpdateRows
+    | RewriteRows
+    | MergeRows
+    | InsertRows
+    | CompareKeys
+    | CompactParts
+    | DerivedRows
+    | CheckRows
 )
 
 
@@ -149,8 +171,8 @@ class Affected(msgspec.Struct, frozen=True):
         parts: Parts that lose or change rows: all of their other rows are in the stream that follows, or in
             row groups of ``kept``.
         rows_matched: Rows of these parts that are deleted or updated, as counted in the search for parts.
-        rows_to_insert: Rows of a merge's source without a match.
-        keys: Smallest and largest value of the first column of a merge's ``on`` (integers; dates as days and
+        rows_to_insert: Rows of a merge's source without a match; rows whose keys are compared.
+        keys: Smallest and largest value of their first column of ``on`` (integers; dates as days and
             timestamps as microseconds since 1970; text; booleans; decimals as text); None for other types and
             without rows.
         kept: Row groups without such rows, by part: they stay as they are.

@@ -346,6 +346,11 @@ class CatalogReader(TableReads):
         )
         return [PartRow(*row) for row in self._db.execute(sql, (tid,))]
 
+    def remover(self, part: PartId) -> str | None:
+        """Return the textual tid of the transaction that removes or has removed a part, or None."""
+        found = self._db.execute("SELECT removal_tid FROM parts WHERE part = ?", (part,)).fetchone()
+        return None if found is None else found[0]
+
     def run(self, tid: str) -> OutcomeRow | None:
         """Return a committed transaction with the progress that it keeps, or None."""
         sql = "SELECT tid, csn, time_ms, progress FROM outcomes WHERE tid = ?"

@@ -37,6 +37,18 @@ class StagedFile(msgspec.Struct, frozen=True):
     known: bool = False
 
 
+class TakenParts(msgspec.Struct, frozen=True):
+    """Parts of the table that a job replaces by files with what remains of their rows.
+
+    Attributes:
+        parts: Their number.
+        rows: The number of their rows.
+    """
+
+    parts: int
+    rows: int
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class TableWrites:
     """One table's folder in one transaction.
@@ -45,6 +57,8 @@ class TableWrites:
         files: The files by their numbers in the area, including those that are being written.
         length: Bytes of all files, including those received so far by an upload that runs here.
         elsewhere: Files that other replicas receive or have received, by the ids of their parts.
+        taken: Parts that the transaction has removed, and whose remaining rows a job writes; None: none, or
+            that job is sealed.
         turn: A lock for an operation that takes time and must find the area as it left it.
     """
 
@@ -52,6 +66,7 @@ class TableWrites:
     files: dict[int, StagedFile] = field(default_factory=dict)
     length: int = 0
     elsewhere: dict[PartId, int] = field(default_factory=dict)
+    taken: TakenParts | None = None
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def take(self, numbers: Iterable[int]) -> list[StagedFile]:

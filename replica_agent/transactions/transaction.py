@@ -494,6 +494,14 @@ class Transaction:
                     "is rolled back. Begin again, and commit when the write has ended",
                     table=table,
                 )
+            if writes.taken is not None:
+                raise UnsealedWriteError(
+                    f"{self.tid} would commit a change of table {table} without the rows that remain: "
+                    f"{writes.taken.parts} parts were taken, and the job that replaces their "
+                    f"{writes.taken.rows} rows has not ended; it is rolled back. Begin again, and commit "
+                    "when the change has ended",
+                    table=table,
+                )
 
     def describe(self, now: float) -> TransactionInfo:
         """Return the answer of GET /transactions for this transaction."""

@@ -67,10 +67,11 @@ class Replacements:
             found = await self._holders(tx, table, at, parts)
             try:
                 await removals.remove_parts(tx, table, found)
-                return found
             except SerializationConflictError as conflict:
                 if not left or not await removals.moved(tx, table, at, conflict):
                     raise
+            else:
+                return found
         raise AssertionError("the last try returns or raises")
 
     def _require_unchanged(self, tx: Transaction, schema: TableSchema) -> None:
@@ -105,7 +106,7 @@ class Replacements:
             while left:
                 part = left.pop()
                 merge = reader.remover(part)
-                # What another transaction has removed is asked for, too: the mark finds the conflict.
+                # A part that another transaction has removed is kept: the mark finds the conflict.
                 row = seen.get(part) or (reader.part(part) if merge not in adopted else None)
                 if row is not None:
                     found[part] = row

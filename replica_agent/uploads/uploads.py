@@ -22,7 +22,6 @@ from tidelock.errors import (
     TidelockError,
     UnavailableError,
     UnsealedWriteError,
-    UnsupportedInTransactionError,
 )
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -38,9 +37,8 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.staged_files import StagedFile, TableWrites
 from tidelock.replica_agent.transactions.staging_area import InPlace
 from tidelock.replica_agent.transactions.staging_paths import PathKind, StagingPath, kind_of, text_of
-from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
+from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.removals import Removals
-from tidelock.replica_agent.transactions.statements.row_checks import RowChecks
 from tidelock.replica_agent.transactions.statements.row_staging import STAGE
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.eager_replication import EagerReplication
@@ -49,11 +47,12 @@ from tidelock.replica_agent.uploads.local_files import LocalFile, linkable
 from tidelock.replica_agent.uploads.parquet_files import partition_path
 from tidelock.replica_agent.uploads.quota import UploadQuota
 from tidelock.replica_agent.uploads.receiving import UploadReceiver
+from tidelock.replica_agent.uploads.replaced_rows import require_all_rows
 from tidelock.replica_agent.uploads.token_issuer import TokenIssuer
 from tidelock.replication.core.model import Location, PartMeta, bytes_alone
 from tidelock.replication.core.room import DiskUse
 from tidelock.replication.partfs import PartFs
-from tidelock.wire.statements import InsertResult
+from tidelock.wire.statements import ChangeResult, InsertResult, RowChanges
 
 #: Files that one request to the examiner names, so that other jobs get a turn in between.
 _AT_ONCE = 32
@@ -85,9 +84,8 @@ class Uploads:
     metrics: Metrics
     transactions: Transactions
     tables: Tables
-    pressure: BackPressure
+    inserts: Inserts
     removals: Removals
-    checks: RowChecks
     tokens: TokenIssuer
     eager: EagerReplication
     receiver: UploadReceiver
@@ -105,7 +103,7 @@ class Uploads:
         Raises:
             TransactionClosedError: The transaction accepts no statements.
             UnknownTableError: The table does not exist.
-            UnsupportedInTransactionError: The table's rows must be checked one by one.
+            TableModeError: It is a landing table.
         """
         self.transactions.require_open(tx)
         found = tx.staged.writes.get(table)
@@ -117,17 +115,8 @@ class Uploads:
 
     def _schema(self, tx: Transaction, table: TableId) -> TableSchema:
         at = tx.begin_statement(self.waiters.reached)
-        seen = self.tables.seen(at, tx.staged.definitions)
-        version, schema = seen.schema(table)
+        version, schema = self.tables.seen(at, tx.staged.definitions).schema(table)
         schema.require_mode(lands=False)
-        if schema.unique_key or schema.dependents:
-            names = ", ".join(seen.schema(one)[1].name for one in schema.dependents)
-            why = "a unique key" if schema.unique_key else f"tables derived from it ({names})"
-            raise UnsupportedInTransactionError(
-                f"table {schema.name} has {why}, so whole files cannot be added to it: use tx.insert, "
-                "tx.upsert or tx.merge",
-                table=schema.name,
-            )
         tx.use(table, version)
         return schema
 
@@ -300,6 +289,7 @@ class Uploads:
         """
         writes = self.of(tx, table)
         async with writes.turn:
+            _require_insert(table, writes)
             if writes.area.mark(place):
                 await self._seal(tx, table, writes, waiting)
 
@@ -308,14 +298,50 @@ class Uploads:
 
         Raises:
             UnsealedWriteError: Some of its tasks still run.
+            BadRequestError: The job replaces rows, and is to be ended by :meth:`seal_change`.
             SchemaMismatchError: A file does not fit the table; the transaction accepts rollback only.
             CheckViolationError: Rows break a check of the table; likewise.
+            DuplicateKeyError, SerializationConflictError: Rows have keys that the table has, or that others
+                add to it; likewise.
             TooManyPartsError: A partition has too many parts; likewise.
+            RefusedError: A table that is derived from this one cannot follow; likewise.
             DiskFullError, UnavailableError: Likewise.
         """
         writes = self.of(tx, table)
         async with writes.turn:
+            _require_insert(table, writes)
             return await self._seal(tx, table, writes)
+
+    async def seal_change(self, tx: Transaction, table: TableId, asked: RowChanges) -> ChangeResult:
+        """Seal the job that writes what a change leaves of the rows of parts, and its new rows.
+
+        Args:
+            tx: An open transaction of this home.
+            table: The table, some parts of which were taken by `Replacements.begin`.
+            asked: The numbers of changed rows.
+
+        Raises:
+            BadRequestError: No parts were taken.
+            CorruptError: The files do not have the rows of these parts less the deleted ones, and the
+                inserted ones; the transaction accepts rollback only.
+            Others as :meth:`seal`.
+        """
+        writes = self.of(tx, table)
+        async with writes.turn:
+            taken = writes.taken
+            if taken is None:
+                raise BadRequestError(
+                    f"no parts of table {table} were taken by {tx.tid}, so there is no change to end; seal "
+                    "the job instead",
+                    table=table,
+                )
+            with tx.ending.failing(f"the change of {table}", spared=UnsealedWriteError):
+                sealed = await self._seal(tx, table, writes)
+                require_all_rows(table, taken.rows, asked, sealed.rows)
+            writes.taken = None
+            return ChangeResult(
+                asked.rows_deleted, asked.rows_updated, asked.rows_inserted, taken.parts, sealed.parts
+            )
 
     async def settle(
         self, tx: Transaction, table: TableId, job: str, places: Iterable[StagingPath]
@@ -324,6 +350,7 @@ class Uploads:
         writes = self.of(tx, table)
         async with writes.turn:
             self.transactions.require_open(tx)
+            _require_insert(table, writes)
             await self.eager.discard(writes.take(writes.area.settle(job, places)))
             return await self._seal(tx, table, writes)
 
@@ -351,16 +378,18 @@ class Uploads:
             some = found[first : first + _AT_ONCE]
             staged += await self._examine(tx, schema, some, files, places)
         for path in sorted({part.meta.path for part in staged}):
-            await self.pressure.admit(tx.staged, schema, path)
+            await self.inserts.pressure.admit(tx.staged, schema, path)
         await self.catalog.write(partial(jobs.name_staged, parts=staged))
         metas = [part.meta for part in staged]
         # Before they are parts of the transaction, which may be committed while they are judged.
         judged = None
         while judged != schema.conditions:
             judged = schema.conditions
-            await self.checks.require(tx, schema, metas, at=tx.read_csn)
+            await self.inserts.checks.require(tx, schema, metas, at=tx.read_csn)
             self.transactions.require_open(tx)
             schema = self._schema(tx, table)  # unless the transaction has dropped or changed it meanwhile
+        await self.inserts.accept(tx, table, metas, changed=writes.taken is not None)
+        self.transactions.require_open(tx)
         tx.staged.stored.update({part.meta.part: part.meta for part in staged})
         writes.area.seal(found)
         kept = {part.meta.part for part in staged}
@@ -409,6 +438,16 @@ class Uploads:
         """Delete files; those that cannot be deleted now are remembered and deleted later."""
         with contextlib.suppress(TidelockError):
             await remove_files(self.catalog, self.files, paths)
+
+
+def _require_insert(table: TableId, writes: TableWrites) -> None:
+    """Raise BadRequestError if the job is to end with the numbers of the rows that it has changed."""
+    if writes.taken is not None:
+        raise BadRequestError(
+            f"the job replaces rows of {writes.taken.parts} parts of table {table}, and ends with their "
+            "numbers: end the change (tidelock.spark.merge, update and delete do), or roll back",
+            table=table,
+        )
 
 
 def _unheard(table: TableId) -> UnavailableError:

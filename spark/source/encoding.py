@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelock.client.agents.webhdfs import Upload
+from tidelock.column_defaults import scalar_of
 from tidelock.errors import BadRequestError, SchemaMismatchError
 from tidelock.part_layout import FloatColumns, mark, parquet_options, sorted_by
 from tidelock.partition_paths import split
@@ -34,17 +35,19 @@ class FileLayout:
         arrow: All columns of the table, with their types.
         partition_by: Columns that become folders.
         sort_by: Columns by which the rows of a row group are sorted.
+        defaults: The types and the texts of defaults, by the columns that have one (`column_defaults`).
     """
 
     table: str
     arrow: pa.Schema
     partition_by: tuple[str, ...]
     sort_by: tuple[str, ...]
+    defaults: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def stored(self) -> pa.Schema:
         """The columns that files hold: all but the partition columns."""
-        return pa.schema([field for field in self.arrow if field.name not in self.partition_by])
+        return pa.schema([one for one in self.arrow if one.name not in self.partition_by])
 
     def require_partitions(self) -> None:
         """Raise BadRequestError unless the table has partitions to replace."""
@@ -52,22 +55,24 @@ class FileLayout:
             raise BadRequestError(f"table {self.table} has no partitions; omit option overwritePartitions")
 
     def conform(self, arrays: Sequence[pa.Array], names: Sequence[str]) -> pa.RecordBatch:
-        """Return rows with the table's columns, in the table's order and types.
+        """Return rows with the table's columns, in the table's order and types; missing ones get defaults.
 
         Raises:
             SchemaMismatchError: A required column holds a null.
         """
         columns = dict(zip(names, arrays, strict=True))
-        for field in self.arrow:
-            if not field.nullable and columns[field.name].null_count:
+        for name in self.defaults.keys() - columns.keys():
+            columns[name] = pa.repeat(scalar_of(*self.defaults[name]), len(arrays[0]))
+        for one in self.arrow:
+            if not one.nullable and columns[one.name].null_count:
                 raise SchemaMismatchError(
-                    f"column {field.name} of table {self.table} is required, but rows hold a null in it; "
+                    f"column {one.name} of table {self.table} is required, but rows hold a null in it; "
                     "give these rows a value",
                     table=self.table,
-                    column=field.name,
+                    column=one.name,
                 )
         return pa.RecordBatch.from_arrays(
-            [columns[field.name].cast(field.type) for field in self.arrow], schema=self.arrow
+            [columns[one.name].cast(one.type) for one in self.arrow], schema=self.arrow
         )
 
 

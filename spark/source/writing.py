@@ -122,16 +122,29 @@ def begin_job(tx: Transaction, table: str, schema: StructType, *, job: str | Non
     check_columns(definition, schema)
     arrow = arrow_of(definition)
     layout = FileLayout(
-        definition["name"], arrow, tuple(definition["partition_by"]), tuple(definition["sort_by"])
+        definition["name"],
+        arrow,
+        tuple(definition["partition_by"]),
+        tuple(definition["sort_by"]),
+        {name: (column["type"], column["default"]) for name, column in _with_default(definition).items()},
     )
     folder = StagingFolder(tx.path(layout.table, _RIGHTS))
     return Job(job or str(uuid.uuid4()), tx.tid, folder, tx.published_url, tx.lease_s, layout)
 
 
+def _with_default(definition: Fields) -> dict[str, Fields]:
+    """Return the columns that rows may come without, by name."""
+    return {one["name"]: one for one in definition["columns"] if one.get("default") is not None}
+
+
 def check_columns(definition: Fields, schema: StructType) -> None:
-    """Raise SchemaMismatchError unless rows have the table's columns, by name, with its types."""
+    """Raise SchemaMismatchError unless rows have the table's columns, by name, with its types.
+
+    Columns with a default may be missing.
+    """
     table = {item.name: item.dataType for item in struct_of(definition).fields}
-    problems = [f"column {name} is missing" for name in table if name not in schema.names]
+    given = {*schema.names, *_with_default(definition)}
+    problems = [f"column {name} is missing" for name in table if name not in given]
     for item in schema.fields:
         if item.name not in table:
             problems.append(f"column {item.name} is not in the table")

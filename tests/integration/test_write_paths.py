@@ -30,7 +30,6 @@ from tidelock.errors import (
     SerializationConflictError,
     TransactionClosedError,
     UnsealedWriteError,
-    UnsupportedInTransactionError,
 )
 
 SECRET = "a shared secret"
@@ -273,18 +272,6 @@ def test_another_order_of_columns(local: LocalCluster, db: Database, table: str)
         Folder(tx.path(table)).write({"city=a": parquet(stored(5, 6).select(["at", "id", "price"]))})
     assert db.read(table, where="id > 5 AND price = 1.5")["id"].to_pylist() == [6]
     assert db.read(table, where="id > 6").num_rows == 0
-
-
-def test_tables_whose_rows_have_to_be_looked_at(db: Database, tx: Transaction) -> None:
-    """Files cannot be added to a table with a unique key."""
-    name = f"t{next(NUMBERS)}"
-    db.create_table(name, SCHEMA, properties={"unique_key": "id"})
-    with db.begin() as later:
-        answer = Folder(later.path(name)).ask("PUT", "MKDIRS", "_temporary/0")
-        assert "use tx.insert" in answer.json()["RemoteException"]["message"]
-        with pytest.raises(UnsupportedInTransactionError):
-            later.seal(name)
-        later.rollback()
 
 
 # -- replacing -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Final
 
 from tidelock.client import Database, Snapshot
 from tidelock.loopback_names import reachable
-from tidelock.read_route import ReadRoute, Replica, order, route
+from tidelock.read_route import ReadRoute, route_of
 from tidelock.wire.tables import TableInfo
 
 #: How long a CSN stays pinned after the last question about it, in seconds. After that the retention of
@@ -163,7 +163,4 @@ class Snapshots:
 
 def route_to(db: Database, replica: str | None, authority: str | None) -> ReadRoute:
     """Return the way to the replicas of a cluster; see `Snapshots`, errors as of `Snapshots.route`."""
-    status = db.status()
-    replicas = order(status["replicas"], pinned=replica, rotation=0)
-    near = [Replica(one.id, reachable(one.data)) for one in replicas]
-    return route(near, status, failover=True, authority=authority)
+    return route_of(db.status(), pinned=replica, rotation=0, reach=reachable, authority=authority)

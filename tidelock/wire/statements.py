@@ -122,6 +122,52 @@ class MergeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     params: list[Any] = []
 
 
+class ReplaceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /transactions/{tid}/replace/{table}.
+
+    Attributes:
+        files: Names of files in the folder of the table at the snapshot of the transaction, without the
+            folders of partitions.
+    """
+
+    files: list[str] = []
+
+
+class ReplacedPart(msgspec.Struct, frozen=True):
+    """A part whose rows a job of the client replaces.
+
+    Attributes:
+        file: Its path below the folder of the table.
+        rows: Number of its rows.
+        csn: A CSN at which that folder has it.
+    """
+
+    file: str
+    rows: int
+    csn: int
+
+
+class Replacement(msgspec.Struct, frozen=True):
+    """The parts that were taken out of a table, and the number of their rows."""
+
+    parts: list[ReplacedPart]
+    rows: int
+
+
+class RowChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /transactions/{tid}/replaced/{table}: what a job has changed.
+
+    Attributes:
+        rows_deleted: Rows of the parts that were taken, and that its files do not have.
+        rows_updated: Rows of these parts that its files have with new values.
+        rows_inserted: Rows of its files that were in no part before.
+    """
+
+    rows_deleted: int = 0
+    rows_updated: int = 0
+    rows_inserted: int = 0
+
+
 class InsertResult(msgspec.Struct, frozen=True):
     """Number of rows that an insert staged, and of the parts that hold them."""
 

@@ -1,10 +1,11 @@
 """Inserts: how rows enter a table, unchanged or under its unique key, and the derived rows with them.
 
-Every statement that adds rows from a client or a query passes through here; so do the rows that are derived
-from them, to any depth. For a table without unique key, dependents, checks and generated columns an insert is
-the plain staging of rows (:mod:`~tidelock.replica_agent.transactions.statements.row_staging`). Statements
-that change rows (:mod:`tidelock.replica_agent.transactions.statements.mutations`) do not pass through here:
-derived tables do not follow a delete, an update, an upsert or a merge.
+Every statement that adds rows from a client or a query passes through here, and so do the files of jobs and
+the rows that are derived from either, to any depth. For a table without unique key, dependents, checks and
+generated columns an insert is the plain staging of rows
+(:mod:`~tidelock.replica_agent.transactions.statements.row_staging`). Statements that change rows
+(:mod:`tidelock.replica_agent.transactions.statements.mutations`) do not pass through here: derived tables do
+not follow a delete, an update, an upsert or a merge.
 """
 
 from __future__ import annotations
@@ -222,6 +223,36 @@ class Inserts:
                 await self.checks.require(tx, schema, parts, at=at, made=made)
             await self._follow(tx, schema, parts, at)
             return rows, parts
+
+    async def accept(
+        self, tx: Transaction, table: TableId, parts: Sequence[PartMeta], *, changed: bool
+    ) -> None:
+        """Let rows that were staged as whole files follow the rules of their table, as :meth:`add` does.
+
+        Its checks are judged before (:class:`RowChecks`).
+
+        Args:
+            tx: An open transaction of this home.
+            table: The table.
+            parts: All parts of the rows.
+            changed: They are what a change has left of rows of the table, and new rows; otherwise they are
+                inserted.
+
+        Raises:
+            As :meth:`add`. A key that comes twice among the rows is an error, whatever the table does with
+            duplicates: no order says which row is the last.
+        """
+        _, schema = self.tables.seen(tx.read_csn, tx.staged.definitions).schema(table)
+        if not parts or not (schema.unique_key or schema.dependents):
+            return
+        async with self.transactions.removing(tx):
+            version, schema = self.tables.seen(tx.read_csn, tx.staged.definitions).schema(table)
+            tx.use(table, version)
+            if schema.unique_key:
+                replace = schema.replaces and not changed
+                await self.mutations.compare_keys(tx, schema, parts, replace=replace)
+            if not changed:
+                await self._follow(tx, schema, parts, tx.read_csn)
 
     async def _follow(self, tx: Transaction, schema: TableSchema, parts: Sequence[PartMeta], at: Csn) -> None:
         """Run the SQL of a table's dependents over the rows just inserted, and insert the results there."""

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -23,6 +25,7 @@ from tidelock.errors import CorruptError, SerializationConflictError, TooLargeEr
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import (
     Action,
+    CompareKeys,
     DeleteRows,
     InsertRows,
     MergeRows,
@@ -38,7 +41,7 @@ from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import TRIES, Removals
-from tidelock.replica_agent.transactions.statements.row_checks import RowChecks
+from tidelock.replica_agent.transactions.statements.row_checks import JUDGED_BYTES, RowChecks
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.statements.unique import UniqueKeys, for_unique_key
 from tidelock.replica_agent.transactions.transaction import Transaction
@@ -143,6 +146,26 @@ class Mutations:
             done = await self._change(tx, schema.id, found, path)
         return done.counts.rows_inserted + done.counts.rows_updated, done.added
 
+    async def compare_keys(
+        self, tx: Transaction, schema: TableSchema, parts: Sequence[PartMeta], *, replace: bool
+    ) -> None:
+        """Require that rows which were staged as whole files have keys of their own.
+
+        Args:
+            tx: It has staged the rows; they are not parts of it yet.
+            schema: Their table, which has a unique key.
+            parts: All parts of the rows.
+            replace: Rows of the table that have one of the keys are deleted.
+
+        Raises:
+            DuplicateKeyError: Two of the rows have the same key; or, without ``replace``, a row of the table.
+            Others as :meth:`delete`.
+        """
+        async with self.transactions.removing(tx):
+            for some in _apart(parts):
+                action = CompareKeys(schema.unique_key, tuple(part.part for part in some), replace)
+                await self._change(tx, schema.id, action)
+
     def _found(self, tx: Transaction, table: str) -> TableSchema:
         """Return the table that has a name for the statement that begins."""
         at = tx.begin_statement(self.removals.waiters.reached)
@@ -184,7 +207,7 @@ class Mutations:
                 await self.keys.claim(tx, schema, mutation.affected.keys, at)
             await self.removals.remove_parts(tx, table, committed)
             _, added = await self.staging.stage(tx, table, mutation.pieces(), at=at, path=path)
-            if not isinstance(action, DeleteRows):  # what a delete leaves has been checked
+            if not isinstance(action, DeleteRows | CompareKeys):  # what they leave has been checked
                 await self.checks.require(tx, schema, added, at=at, made=True)
             ended = mutation.ended
             kept = [
@@ -246,3 +269,18 @@ class Mutations:
                 limit=limit,
                 found=received,
             )
+
+
+def _apart(parts: Sequence[PartMeta]) -> Iterator[list[PartMeta]]:
+    """Yield groups of about :data:`JUDGED_BYTES` whose rows cannot have keys in common: whole partitions.
+
+    The columns of the partitions are in each unique key.
+    """
+    some: list[PartMeta] = []
+    for _, of_partition in groupby(sorted(parts, key=attrgetter("path")), attrgetter("path")):
+        some += of_partition
+        if sum(part.length for part in some) >= JUDGED_BYTES:
+            yield some
+            some = []
+    if some:
+        yield some

@@ -23,6 +23,7 @@ import tidelock.spark as tl
 from tests.support.replicas.datadir import definitions_at
 from tests.support.spark import rows, troubled_tasks
 from tests.support.spark.batch_jobs import BatchJobs
+from tests.support.spark.change_jobs import ChangeJobs
 from tests.support.spark.stream_jobs import StreamJobs
 from tidelock.client import Database, Transaction, connect
 from tidelock.errors import LabelExistsError
@@ -86,7 +87,7 @@ class StubDatabase:
         return self._status
 
 
-class Jobs(StreamJobs, BatchJobs):
+class Jobs(StreamJobs, BatchJobs, ChangeJobs):
     """The jobs that a test can run in the session."""
 
     def __init__(self, spark: SparkSession) -> None:

@@ -79,7 +79,7 @@ class Tx:
 
     def definition(self, _: str) -> dict[str, Any]:
         """Return the definition of the table."""
-        return {"columns": [{"name": "k", "type": "int"}], "partition_by": ["k"]}
+        return {"name": "default.t", "columns": [{"name": "k", "type": "int"}], "partition_by": ["k"]}
 
     def path(self, _: str) -> str:
         """Return the path of the table in the transaction."""

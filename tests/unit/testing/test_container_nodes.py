@@ -43,7 +43,7 @@ def test_a_freeze_that_the_kernel_refuses_is_tried_again() -> None:
 
 
 def test_another_error_of_a_freeze_is_raised_at_once() -> None:
-    """What a repetition cannot mend."""
+    """A repetition could not mend it."""
     container = Container(["no such container", "never reached"])
     with pytest.raises(RuntimeError, match="no such container"):
         node(container).pause()

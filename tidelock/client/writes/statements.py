@@ -29,8 +29,11 @@ from tidelock.wire.statements import (
     MergeSpec,
     MoveRequest,
     PartitionRequest,
+    Replacement,
+    ReplaceRequest,
     RestoreRequest,
     RestoreResult,
+    RowChanges,
     UpdateRequest,
 )
 from tidelock.wire.tables import TableInfo
@@ -109,9 +112,10 @@ class Statements(HomeRequests):
             BadRequestError: There is no such file, or it cannot be read; its folders name more partitions
                 than the table has. Or the rows of the other table are not exactly those of its files.
             SchemaMismatchError: A file does not fit the table; the transaction accepts rollback() only.
-            TooLargeError, DiskFullError, DuplicateKeyError: As of `insert`.
-            RefusedError: A job of Spark writes into the table in this transaction, or the table takes no
-                files: one with a unique key, one that lands rows, one that others are derived from.
+            DuplicateKeyError, SerializationConflictError: As of `seal`.
+            TooLargeError, DiskFullError: As of `insert`.
+            RefusedError: A job of Spark writes into the table in this transaction, it is a landing table, or
+                a table that is derived from it cannot follow.
             UnknownTableError, TransactionClosedError, UnavailableError: As of `insert`.
         """
         partition_by = self.definition(table).partition_by
@@ -371,6 +375,10 @@ class Statements(HomeRequests):
         Raises:
             UnsealedWriteError: Tasks are still running.
             SchemaMismatchError: A file does not fit the table; the transaction accepts rollback() only.
+            DuplicateKeyError, SerializationConflictError: As of `insert`; likewise. Files have no order, so
+                two rows with the same key are an error also in a table that replaces duplicates.
+            CheckViolationError, TooManyPartsError, DiskFullError: Likewise.
+            RefusedError: A table that is derived from this one cannot follow; likewise.
             TransactionClosedError, UnavailableError: As `path`.
         """
         return self._seal(table, SealRequest())
@@ -390,6 +398,56 @@ class Statements(HomeRequests):
             TidelockError: Other errors, as `seal`.
         """
         return self._seal(table, SealRequest(job, list(files)))
+
+    def replace_files(self, table: str, files: Iterable[str]) -> Replacement:
+        """Take files out of a table, for a job that writes what remains of their rows.
+
+        Their parts are locked, and this transaction does not see their rows any more. The job writes through
+        `path`, and `seal_change` ends it; before that the transaction cannot be committed. Spark changes
+        rows so (`tidelock.spark.merge`, `update` and `delete`, which make all of these calls).
+
+        Args:
+            table: `name` or `namespace.name`. This transaction has not changed it.
+            files: Names of files in the folder of the table at `snapshot_csn`, without the folders of
+                partitions.
+
+        Returns:
+            The files to read, each with a CSN at which the folder of the table has it. If compaction has
+            merged parts meanwhile, they have more rows than `files`, which are to be written again, too.
+
+        Raises:
+            SerializationConflictError: Another transaction removes the rows of one of the files, or has done
+                so since this one's snapshot (`part`, `holder` in its details).
+            UnsupportedInTransactionError: This transaction has changed the table, or is read-committed.
+            BadRequestError: There is no such file.
+            TooLargeError: They have more parts than one transaction may lock (`locks_max`).
+            UnknownTableError, TableModeError, TransactionClosedError: As in `insert`. After each of these
+                errors: rollback() only.
+        """
+        body = ReplaceRequest(list(files))
+        return self._statement(
+            lambda: self._call(f"replace/{segment(table)}", answer=Replacement, body=body), reads=False
+        )
+
+    def seal_change(
+        self, table: str, *, rows_deleted: int = 0, rows_updated: int = 0, rows_inserted: int = 0
+    ) -> ChangeResult:
+        """End the job that writes what remains of the rows of files (`replace_files`), and count its rows.
+
+        Args:
+            table: `name` or `namespace.name`.
+            rows_deleted: How many rows of the files it was not to write.
+            rows_updated: How many of these rows it was to write with new values.
+            rows_inserted: How many rows it was to write besides.
+
+        Raises:
+            CorruptError: The job has written more or fewer rows than that.
+            BadRequestError: No files were taken.
+            DuplicateKeyError: Rows have a key twice, or the key of a row that stays in the table.
+            TidelockError: Other errors, as `seal`. After each of them: rollback() only.
+        """
+        changes = RowChanges(rows_deleted, rows_updated, rows_inserted)
+        return self._change(f"replaced/{segment(table)}", lambda: changes)
 
     def definition(self, table: str) -> TableInfo:
         """Return a table as this transaction sees it: its columns, `partition_by`, `sort_by`, properties.

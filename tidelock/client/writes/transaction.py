@@ -46,6 +46,7 @@ from tidelock.errors import (
     UnknownTransactionError,
     from_wire,
 )
+from tidelock.wire.cluster import StatusAnswer
 from tidelock.wire.failure import Failure
 from tidelock.wire.reads import QueryRequest
 from tidelock.wire.transactions import BeginRequest, Begun, CommitRequest, EndAnswer, LeaseAnswer
@@ -155,6 +156,10 @@ class Transaction(RowReader, TableStatements):
     def holder(self) -> str:
         """Its home: the replica where it was begun, the only one that can commit it."""
         return self._at_home().id
+
+    def status(self) -> StatusAnswer:
+        """Return the state of the cluster, as `Database.status`."""
+        return self._connection.ask("GET", "/status", answer=StatusAnswer)
 
     def collect(self, request: dict[str, Any]) -> pa.Table:
         """Run a query inside the transaction and return all its rows."""

@@ -137,7 +137,7 @@ class Pair:
         self.writes = Uploads(
             settings=settings, catalog=home.catalog, files=home.files, numbers=home.numbers,
             waiters=home.waiters, metrics=home.metrics, transactions=home.transactions, tables=home.tables,
-            pressure=home.pressure, removals=cast("Any", None), checks=home.inserts.checks, tokens=tokens,
+            inserts=home.inserts, removals=cast("Any", None), tokens=tokens,
             eager=self.eager, receiver=self.receiver, examiner=self.examiner, hint=lambda *_: None,
         )  # fmt: skip
         self.peers: tuple[Peer, ...] = (Peer(R2, "r2:1", "r2:2", "d2"),)
