@@ -126,6 +126,25 @@ class Jobs:
         found = self._joined().label(label)
         return None if found is None else found.csn
 
+    def move(self, source: str, target: str, where: str) -> int | None:
+        """Move rows (p, n) from one table into another, by a delete and a merge of Spark; return the CSN.
+
+        Args:
+            source: The table that has them.
+            target: The table that gets them.
+            where: Which rows.
+        """
+        with self._joined().begin(fresh=True) as tx:
+            with tl.attach(self._spark, self._joined(), tables=[source], csn=tx.snapshot_csn) as snap:
+                rows = tl.read(self._spark, snap, source).where(where).collect()
+            if rows:
+                values = ", ".join(f"({row.p}L, {row.n}L)" for row in rows)
+                deleted = tl.delete(self._spark, tx, source, where).rows_deleted
+                moved = self._spark.sql(f"select * from values {values} as t(p, n)")  # noqa: S608 - numbers
+                inserted = tl.merge(moved, tx, target, on="n").rows_inserted
+                assert deleted == inserted == len(rows), (deleted, inserted, rows)
+        return tx.csn
+
     def stream(self, source: str, targets: Sequence[str], checkpoint: str) -> int:
         """Run a streaming query up to what its source has now; return the number of rows of its batches.
 

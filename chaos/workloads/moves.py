@@ -12,7 +12,8 @@ import pyarrow as pa
 from chaos.clients.session import Attempt, Found, Session
 from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
-from chaos.spark.job import SparkJob
+from chaos.spark.changing import change
+from chaos.spark.job import SparkJob, SparkSession
 from chaos.spark.reading import Question, reading
 from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
@@ -31,7 +32,7 @@ _WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 4.0, 3.0
 
 
 class Moves(Workload):
-    """Moves of single rows and of whole partitions."""
+    """Moves of single rows, of whole partitions, and by Spark of many rows at once."""
 
     name: ClassVar[str] = "moves"
     promise: ClassVar[str] = (
@@ -61,10 +62,16 @@ class Moves(Workload):
         return [*movers, *self.readers(self._read, _READ_PAUSE_S)]
 
     def spark_jobs(self) -> Sequence[SparkJob]:
-        """Return reads of both tables at one CSN."""
+        """Return reads of both tables at one CSN, and moves of many rows at once."""
         queries = {table: f"select n from {table}" for table in TABLES}
         read = Question(_VALUE, queries, lambda rows: found({t: [n for [n] in rows[t]] for t in TABLES}))
-        return reading(self, lambda: read)
+        return [*reading(self, lambda: read), SparkJob("moves, moved by Spark", self._move_by_spark)]
+
+    def _move_by_spark(self, session: SparkSession) -> None:
+        source, target = random.sample(TABLES, 2)
+        where = f"n % {random.randint(2, ROWS_OF_EACH)} = 0"
+        value: list[Operation] = [["move", f"{source} to {target}", where]]
+        change(self, session, value, "move", source=source, target=target, where=where)
 
     def _move(self, session: Session) -> None:
         source, target = random.sample(TABLES, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ from chaos.record.history import History, ended, lines
 from chaos.record.journal import Journal, load
 from chaos.spark import pool as pool_module
 from chaos.spark.bearing import UnbearableError, require_bearable
+from chaos.spark.changing import change
 from chaos.spark.driver import Driver
 from chaos.spark.job import SparkEndedError, SparkJob, SparkJobError
 from chaos.spark.pool import Pool
@@ -204,6 +205,26 @@ def test_a_labelled_job_is_run_until_it_is_known_to_be_done(world: World, histor
     assert (done["type"], done["csn"], done["value"]) == ("ok", 9, [["add", "t", 1]])
     jobs.finish(cast("Driver", _Driver(3)))  # nothing is left
     assert presence.judged("labels", _told(history)) == []
+
+
+def test_a_change_by_spark_is_told_with_its_end(world: World, history: History) -> None:
+    """The end of a job that has failed is not known; a failure that no user should see is another error."""
+    moves = cast("Workload", SimpleNamespace(name="moves", world=world, history=history))
+    value = [["move", "here to there", "n % 2 = 0"]]
+    for answer in (9, None, SparkJobError("SerializationConflictError: locked"), SparkEndedError("x")):
+        driver = cast("Driver", _Driver(1, answer))
+        with pytest.raises(type(answer)) if isinstance(answer, Exception) else nullcontext():
+            change(moves, driver, value, "move", where="n % 2 = 0")
+    with pytest.raises(UnbearableError, match="rows were lost"):
+        change(
+            moves, cast("Driver", _Driver(1, SparkJobError("CorruptError: rows were lost"))), value, "move"
+        )
+    told = _told(history)
+    assert [(line["type"], line.get("csn")) for line in told] == [
+        ("ok", 9), ("ok", None), ("info", None), ("info", None), ("info", None),
+    ]  # fmt: skip
+    assert {line["f"] for line in told} == {"move"}
+    assert [line["end"] for line in load(world.journal.path)] == ["ok", "ok", "fail", "fail", "fail"]
 
 
 def test_the_query_goes_on_from_one_checkpoint_in_each_session(
