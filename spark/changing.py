@@ -18,10 +18,11 @@ from typing import Final
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
+from pyspark.sql.types import DateType, DecimalType, IntegralType, StringType
 
 from tidelock.client import Transaction
-from tidelock.column_names import OWN, same
-from tidelock.errors import BadRequestError, SchemaMismatchError
+from tidelock.column_names import OWN, by_same, same
+from tidelock.errors import BadRequestError, CorruptError, SchemaMismatchError
 from tidelock.spark.target import FILE, TargetTable
 from tidelock.spark.values import Values, default_of, expression, fitted, own
 from tidelock.spark.writing import WRITER_SETTINGS, failing_with_job, run_job
@@ -31,6 +32,8 @@ from tidelock.wire.statements import ChangeResult
 #: Columns beside those of the table: whether a row gets new values, and whether it is deleted.
 _CHANGES: Final = own("changes")
 _DELETES: Final = own("deletes")
+#: Types whose values are the same as text in every session.
+_RANGED: Final = (IntegralType, DecimalType, DateType, StringType)
 
 
 def delete(spark: SparkSession, tx: Transaction, table: str, where: str | Column) -> ChangeResult:
@@ -71,10 +74,14 @@ def update(
     _require_columns(target, values)
     _require_made(target, values, "values")
     condition = F.lit(True) if where is None else F.coalesce(expression(where), F.lit(False))
-    counts = _count(target.scan().alias(target.alias).where(condition), F.lit(False))
-    return _Change(tx, target, counts).write(
-        lambda rows: _with_values(target, rows.alias(target.alias), condition, values)
-    )
+
+    def changed(rows: DataFrame) -> DataFrame:
+        return _with_values(target, rows.alias(target.alias), condition, values)
+
+    scan = target.scan()
+    _require_analyzed(changed(scan))
+    counts = _count(scan.alias(target.alias).where(condition), F.lit(False))
+    return _Change(tx, target, counts).write(changed)
 
 
 def merge(
@@ -132,7 +139,12 @@ def merge(
         raise BadRequestError("a merge needs what to do with rows that match, or that do not match")
     deletes = F.lit(False) if when_matched_delete is None else expression(when_matched_delete)
     deletes = F.coalesce(deletes, F.lit(False))
+
+    def merged(rows: DataFrame) -> DataFrame:
+        return merging.merged(rows, source, update_values, deletes)
+
     with _kept(merging.source) as source, _kept(merging.hits(source, deletes)) as hits:
+        _require_analyzed(merged(target.scan()))
         merging.require_once(source, hits, matching=bool(update_values) or when_matched_delete is not None)
         counts = _count(hits, F.col(quoted(_DELETES)))
         if not update_values:
@@ -140,8 +152,7 @@ def merge(
         new = None if insert_values is None else merging.missed(source, hits)
         inserted = 0 if new is None else new.count()
         return _Change(tx, target, counts, inserted).write(
-            lambda rows: merging.merged(rows, source, update_values, deletes),
-            None if not inserted or new is None else merging.new_rows(new, insert_values or {}),
+            merged, None if not inserted or new is None else merging.new_rows(new, insert_values or {})
         )
 
 
@@ -183,11 +194,9 @@ class _Change:
         """Lock the parts with rows to change, and write what becomes of their rows.
 
         Args:
-            remaining: Returns the rows to write for all rows of these parts.
+            remaining: Returns the rows to write for all rows of these parts, perhaps with `_CHANGES`.
             new: Rows to write besides, or None.
         """
-        if not self.counts and not self.inserted:
-            return ChangeResult()
         deleted = sum(one.deleted for one in self.counts.values())
         updated = sum(one.changed - one.deleted for one in self.counts.values())
         name = self.target.name
@@ -195,13 +204,33 @@ class _Change:
         with failing_with_job(self.tx):
             frames = [] if new is None else [new]
             if taken.rows > deleted:
-                frames.append(remaining(self.target.rows_of(taken.parts)))
+                left = remaining(self.target.rows_of(taken.parts))
+                self._require_counted(left, updated)
+                frames.append(left)
             if frames:
                 columns = [quoted(one) for one in self.target.schema.names]
                 rows = reduce(DataFrame.union, (frame.select(*columns) for frame in frames))
                 run_job(self._gathered(rows), self.tx, self.target.definition, WRITER_SETTINGS["append"])
             return self.tx.seal_change(
                 name, rows_deleted=deleted, rows_updated=updated, rows_inserted=self.inserted
+            )
+
+    def _require_counted(self, left: DataFrame, updated: int) -> None:
+        """Require that the rows to change are still as many as when they were counted.
+
+        The home counts rows, and cannot count changed ones.
+        """
+        if _CHANGES not in left.columns:
+            return
+        found = left.where(F.col(quoted(_CHANGES))).count()
+        if found != updated:
+            raise CorruptError(
+                f"{updated} rows of table {self.target.name} were to be updated, and {found} are: a "
+                "condition, or the source, gives other rows each time it is read. Write the source to a "
+                "table first, and give times as constants",
+                table=self.target.name,
+                expected=updated,
+                found=found,
             )
 
     def _gathered(self, rows: DataFrame) -> DataFrame:
@@ -229,8 +258,11 @@ class _Merge:
     """
 
     def __init__(self, target: TargetTable, df: DataFrame, on: Sequence[str]) -> None:
-        self._target, self._on = target, on
-        names, known = df.columns, target.fields
+        known = target.fields
+        by_table = by_same(known)
+        df = df.select(*(F.col(quoted(one)).alias(by_table.get(same(one), one)) for one in df.columns))
+        names = df.columns
+        on = [by_table.get(same(name), name) for name in on]
         if len({*map(same, names)}) < len(names) or any(same(name).startswith(OWN) for name in names):
             raise BadRequestError(
                 f"the rows have a column twice (ignoring case), or one that begins with {OWN}; rename it"
@@ -244,6 +276,7 @@ class _Merge:
                 )
         if not on:
             raise BadRequestError("a merge needs `on`, the columns of the key")
+        self._target, self._on = target, on
         common = [name for name in names if name in known]
         self.source = fitted(df, common, [known[name] for name in common], target.name)
 
@@ -252,23 +285,30 @@ class _Merge:
         if given is True:
             names = [one for one in self.source.columns if one in self._target.fields and one not in self._on]
             values: Values = {name: _of_source(name) for name in names}
+        elif not given:
+            if given is not None and given is not False:
+                raise _names_no_column("when_matched_update")
+            return {}
         else:
-            values = given or {}
+            values = given
         _require_columns(self._target, values)
-        if values:
-            _require_made(self._target, values, "when_matched_update")
+        _require_made(self._target, values, "when_matched_update")
         return values
 
     def inserts(self, given: Values | bool | None) -> Values | None:
         """Return the values of new rows; None: there are none."""
         if given is None or given is False:
             return None
+        if not given:
+            raise _names_no_column("when_not_matched_insert")
         columns = self._target.definition["columns"]
         if given is True:
             missing = [
                 one["name"]
                 for one in columns
-                if one["name"] not in self.source.columns and one.get("default") is None
+                if one["name"] not in self.source.columns
+                and one.get("default") is None
+                and one.get("generated") is None  # those have a refusal of their own
             ]
             if missing:
                 raise SchemaMismatchError(
@@ -285,9 +325,28 @@ class _Merge:
 
     def hits(self, source: DataFrame, deletes: Column) -> DataFrame:
         """Return for each row of the table that matches its file, whether it is deleted, and its key."""
-        met = self._target.scan().alias("target").join(source.alias("source"), self._equal("target"), "inner")
+        scan = self._within(source, self._target.scan())
+        met = scan.alias("target").join(source.alias("source"), self._equal("target"), "inner")
         keys = [_of_source(name).alias(name) for name in self._on]
         return met.select(F.col(f"target.{quoted(FILE)}").alias(FILE), deletes.alias(_DELETES), *keys)
+
+    def _within(self, source: DataFrame, rows: DataFrame) -> DataFrame:
+        """Leave out rows of the table that no key of the source can meet, by which Spark leaves out files."""
+        known = self._target.fields
+        ranged = [name for name in self._on if isinstance(known[name].dataType, _RANGED)]
+        if not ranged:
+            return rows
+        bounds = source.agg(
+            *(F.min(quoted(name)).cast("string") for name in ranged),
+            *(F.max(quoted(name)).cast("string") for name in ranged),
+        ).first()
+        assert bounds is not None, "an aggregate has one row"
+        for name, low, high in zip(ranged, bounds, bounds[len(ranged) :], strict=False):
+            kind = known[name].dataType
+            if low is None:
+                return rows.where(F.lit(False))  # only nulls, or no rows at all
+            rows = rows.where(F.col(quoted(name)).between(F.lit(low).cast(kind), F.lit(high).cast(kind)))
+        return rows
 
     def require_once(self, source: DataFrame, hits: DataFrame, *, matching: bool) -> None:
         """Raise BadRequestError if several rows of the source have a key for which one row counts."""
@@ -320,7 +379,7 @@ class _Merge:
         met = rows.alias("target").join(other, self._equal("target"), "left")
         matches = F.col(f"source.{quoted(_CHANGES)}").isNotNull()
         stays = met.where(~(matches & deletes))
-        return _with_values(self._target, stays, matches, values, of="target.")
+        return _with_values(self._target, stays, matches if values else F.lit(False), values, of="target.")
 
     def new_rows(self, missed: DataFrame, values: Values) -> DataFrame:
         """Return new rows for rows of the source."""
@@ -359,6 +418,7 @@ def _with_values(
     )
     made = fitted(made, [*new.values()], [fields[name] for name in new], target.name)
     return made.select(
+        quoted(_CHANGES),
         *(
             F.when(F.col(quoted(_CHANGES)), F.col(quoted(new[name])))
             .otherwise(F.col(quoted(name)))
@@ -366,8 +426,17 @@ def _with_values(
             if name in new
             else F.col(quoted(name))
             for name in fields
-        )
+        ),
     )
+
+
+def _require_analyzed(rows: DataFrame) -> None:
+    """Let Spark find what is wrong with an expression before anything is locked."""
+    _ = rows.schema
+
+
+def _names_no_column(argument: str) -> BadRequestError:
+    return BadRequestError(f"{argument} names no column; give at least one, or leave it out")
 
 
 def _of_source(name: str) -> Column:

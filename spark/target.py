@@ -9,21 +9,26 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 from pyspark.sql import types as spark
 
 from tidelock.client import Transaction
+from tidelock.errors import BadRequestError, UnsupportedInTransactionError
 from tidelock.loopback_names import reachable
 from tidelock.read_route import route_of
-from tidelock.spark.schema import has_times, struct_of
-from tidelock.spark.sessions import allow_times, name_services, redact_tokens
+from tidelock.spark.schema import struct_of
+from tidelock.spark.sessions import name_services
 from tidelock.spark.values import own
+from tidelock.spark.writing import prepare
 from tidelock.type_text import quoted
 from tidelock.wire.statements import ReplacedPart
 
 #: The column with the name of a row's file.
 FILE: Final = own("file")
+#: The hidden column of Spark that knows the file.
+METADATA: Final = "_metadata"
 
 
 class TargetTable:
@@ -40,6 +45,7 @@ class TargetTable:
 
     Raises:
         UnknownTableError: The transaction sees no such table.
+        BadRequestError: Spark cannot tell the files of its rows.
         UnavailableError: No replica answers.
     """
 
@@ -47,9 +53,13 @@ class TargetTable:
         self.definition = tx.definition(table)
         self.schema = struct_of(self.definition)
         self._session, self._csn = session, tx.snapshot_csn
-        redact_tokens(session)
-        if has_times(self.definition):
-            allow_times(session)
+        if METADATA in self.schema.names:
+            raise BadRequestError(
+                f"table {self.name} has a column {METADATA}, which hides the file of a row from Spark: use "
+                "tx.merge, tx.update or tx.delete",
+                column=METADATA,
+            )
+        prepare(session, self.definition)
         self._route = route_of(
             tx.status(),
             pinned=None,
@@ -75,9 +85,23 @@ class TargetTable:
         return {one.name: one for one in self.schema.fields}
 
     def scan(self) -> DataFrame:
-        """Return the rows of the snapshot of the transaction, each with its `FILE`."""
+        """Return the rows of the snapshot of the transaction, each with its `FILE`.
+
+        Raises:
+            UnsupportedInTransactionError: The transaction has created the table, so no snapshot has it.
+        """
+        try:
+            rows = self._read(self._csn)
+        except AnalysisException as error:
+            if "PATH_NOT_FOUND" not in str(error):
+                raise
+            raise UnsupportedInTransactionError(
+                f"the transaction has created table {self.name}, which its snapshot does not have; use "
+                "tx.merge, tx.update or tx.delete",
+                table=self.name,
+            ) from error
         # Hidden columns can be asked for only of the relation itself.
-        return self._read(self._csn).select(*self._columns(), F.col("_metadata.file_name").alias(FILE))
+        return rows.select(*self._columns(), F.col(f"{METADATA}.file_name").alias(FILE))
 
     def rows_of(self, parts: Sequence[ReplacedPart]) -> DataFrame:
         """Return the rows of parts that the transaction has taken (`Transaction.replace_files`)."""

@@ -15,6 +15,7 @@ from pyspark.sql import types as spark
 from tidelock.column_defaults import scalar_of
 from tidelock.column_names import OWN
 from tidelock.errors import SchemaMismatchError
+from tidelock.partition_paths import NULL_TEXT
 from tidelock.type_text import quoted
 from tidelock.wire.rows import Fields
 
@@ -24,7 +25,6 @@ Value = str | Column | bool | int | float | Decimal | date | datetime | bytes | 
 Values = Mapping[str, Value]
 
 _PLAIN: Final = (bool, int, float, Decimal, date, bytes)
-_NESTED: Final = (spark.ArrayType, spark.StructType, spark.MapType)
 
 
 def expression(value: Value) -> Column:
@@ -47,6 +47,26 @@ def default_of(column: Fields) -> Column:
     return value.cast(kind)
 
 
+def in_partitions(definition: Fields) -> list[Column | str]:
+    """Return the columns of a table; a text that would be a null in the name of a folder fails the job."""
+    keys = definition["partition_by"]
+    return [
+        _in_folder(one["name"], definition["name"])
+        if one["name"] in keys and one["type"] == "string"
+        else quoted(one["name"])
+        for one in definition["columns"]
+    ]
+
+
+def _in_folder(name: str, table: str) -> Column:
+    column = F.col(quoted(name))
+    why = (
+        f"partition column {name} of table {table} holds an empty text, or {NULL_TEXT}, which Spark and Hive "
+        "read as null: give these rows another value, or null"
+    )
+    return F.when(column.isin("", NULL_TEXT), F.raise_error(F.lit(why))).otherwise(column).alias(name)
+
+
 def with_defaults(rows: DataFrame, definition: Fields) -> DataFrame:
     """Return rows with all columns of a table: those that are missing have their defaults."""
     made = [column for column in definition["columns"] if column["name"] not in rows.columns]
@@ -58,6 +78,9 @@ def fitted(
 ) -> DataFrame:
     """Return rows with some columns in the types of a table; a value that has no equal there fails the job.
 
+    Numbers become numbers of other types. What a moment, a day or a text is in another type depends on
+    settings of the session, so it is not made.
+
     Args:
         rows: The rows.
         names: Names of columns of `rows`.
@@ -65,7 +88,7 @@ def fitted(
         table: The table, for messages.
 
     Raises:
-        SchemaMismatchError: A column has a nested type other than that of the table.
+        SchemaMismatchError: A column is of another kind than that of the table.
     """
     wanted = dict(zip(names, fields, strict=True))
     return rows.select(
@@ -82,7 +105,7 @@ def _cast(found: spark.StructField, wanted: spark.StructField, table: str) -> Co
         return F.col(name)
     if isinstance(found.dataType, spark.NullType):
         return F.col(name).cast(wanted.dataType)
-    if isinstance(found.dataType, _NESTED) or isinstance(wanted.dataType, _NESTED):
+    if not (isinstance(found.dataType, spark.NumericType) and isinstance(wanted.dataType, spark.NumericType)):
         raise SchemaMismatchError(
             f"column {wanted.name} of table {table} is {kind}, but its new value is {own}: cast it",
             table=table,

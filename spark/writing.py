@@ -11,29 +11,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidelock.client import Transaction
 from tidelock.errors import BadRequestError, SchemaMismatchError, TidelockError, UnavailableError
+from tidelock.job_options import MARKED, OPTIONS, SESSION, UNMARKED
 from tidelock.spark.schema import has_times
 from tidelock.spark.sessions import allow_times, redact_tokens
-from tidelock.spark.values import with_defaults
-from tidelock.type_text import quoted
+from tidelock.spark.values import in_partitions, with_defaults
 from tidelock.wire.rows import Fields
 
 Mode = Literal["append", "overwrite", "overwrite_partitions"]
 
-#: Settings of the session during the write; the Parquet writer reads these from the session alone.
-SESSION: Final[Mapping[str, str]] = {
-    # Spark's default is int96, which has no order, and no unit that a type of a table could name.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Parts hold proleptic Gregorian dates.
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-}
-#: Writer options.
-OPTIONS: Final[Mapping[str, str]] = {
-    # Version 2 moves the files of a task to their final paths before its job has ended.
-    "mapreduce.fileoutputcommitter.algorithm.version": "1",
-    # A job whose folder remains looks unfinished.
-    "mapreduce.fileoutputcommitter.cleanup.skipped": "false",
-    "parquet.summary.metadata.level": "NONE",
-}
 #: Time that the home of a transaction has to answer after a job of the transaction has failed, in seconds.
 _HOME_TIMEOUT_S: Final = 10.0
 
@@ -51,16 +36,6 @@ class WriterSettings:
     options: Mapping[str, str]
 
 
-def _writer_settings(save_mode: str, *, partitions: str, mark: str, read_timeout: str) -> WriterSettings:
-    options = {
-        "partitionOverwriteMode": partitions,
-        "mapreduce.fileoutputcommitter.marksuccessfuljobs": mark,
-        # A session may have a short timeout, for reads. Hadoop keeps the one of the first use of an address.
-        "dfs.webhdfs.socket.read-timeout": read_timeout,
-    }
-    return WriterSettings(save_mode, options)
-
-
 #: The settings of each mode. The mark is the file `_SUCCESS`, which a job writes in its last request. An
 #: agent seals the job when it receives the mark, and Spark judges the job by the answer: if the answer were
 #: late or lost, Spark would report a failed job although its rows are in the transaction. So the first two
@@ -68,11 +43,9 @@ def _writer_settings(save_mode: str, *, partitions: str, mark: str, read_timeout
 #: without it the agent could not distinguish it from an aborted job. The answer to its last request may take
 #: long.
 WRITER_SETTINGS: Final[Mapping[str, WriterSettings]] = {
-    "append": _writer_settings("append", partitions="static", mark="false", read_timeout="60s"),
-    "overwrite": _writer_settings("overwrite", partitions="static", mark="false", read_timeout="60s"),
-    "overwrite_partitions": _writer_settings(
-        "overwrite", partitions="dynamic", mark="true", read_timeout="30m"
-    ),
+    "append": WriterSettings("append", {"partitionOverwriteMode": "static", **UNMARKED}),
+    "overwrite": WriterSettings("overwrite", {"partitionOverwriteMode": "static", **UNMARKED}),
+    "overwrite_partitions": WriterSettings("overwrite", {"partitionOverwriteMode": "dynamic", **MARKED}),
 }
 
 
@@ -112,6 +85,7 @@ def write(df: DataFrame, tx: Transaction, table: str, mode: Mode = "append") -> 
             f"table {table} has no partitions; replace all of it with mode='overwrite'", table=table
         )
     _check_names(df, definition)
+    prepare(df.sparkSession, definition)
     run_job(with_defaults(df, definition), tx, definition, settings)
     tx.seal(table)
 
@@ -119,20 +93,22 @@ def write(df: DataFrame, tx: Transaction, table: str, mode: Mode = "append") -> 
 def run_job(rows: DataFrame, tx: Transaction, definition: Fields, settings: WriterSettings) -> None:
     """Write rows with all columns of a table into its folder in a transaction; the caller seals the job.
 
-    Raises as `write` if the job fails; the transaction can only be rolled back then.
+    The session is prepared. Raises as `write` if the job fails; the transaction can only be rolled back then.
     """
-    spark = rows.sparkSession
-    redact_tokens(spark)
-    if has_times(definition):
-        allow_times(spark)
-    names = [column["name"] for column in definition["columns"]]
-    writer = rows.select(*map(quoted, names)).write.mode(settings.save_mode)
+    writer = rows.select(*in_partitions(definition)).write.mode(settings.save_mode)
     writer = writer.options(**OPTIONS, **settings.options)
     if partition_by := definition["partition_by"]:
         writer = writer.partitionBy(*partition_by)
     path = tx.path(definition["name"])
-    with _session_settings(spark), failing_with_job(tx):
+    with _session_settings(rows.sparkSession), failing_with_job(tx):
         writer.parquet(path)
+
+
+def prepare(spark: SparkSession, definition: Fields) -> None:
+    """Make a session hide tokens, and take the types of a table."""
+    redact_tokens(spark)
+    if has_times(definition):
+        allow_times(spark)
 
 
 def _check_names(df: DataFrame, definition: Fields) -> None:

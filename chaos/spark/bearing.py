@@ -15,8 +15,8 @@ from tidelock import errors
 _NAME: Final = re.compile(
     r"(?:\A|\btidelock\.errors\.)(?:RefusedError: )?([A-Z][A-Za-z]+(?:Error|Exception))\b"
 )
-#: Errors of Spark that say that a query is wrong, whatever happens to replicas.
-_WRONG_QUERIES: Final = frozenset({"AnalysisException", "ParseException"})
+#: Errors that say that a query is wrong, or a job has found something wrong, whatever happens to replicas.
+_WRONG_QUERIES: Final = frozenset({"AnalysisException", "ParseException", "AssertionError"})
 #: Errors that end a job, and not its next run: its driver, its home or the network was away for too long.
 _BORNE: Final = (
     errors.SnapshotTooOldError,

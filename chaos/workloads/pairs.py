@@ -25,6 +25,7 @@ from chaos.spark.job import SparkJob
 from chaos.spark.reading import Question, reading
 from chaos.workloads.workload import Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
+from tidelock.errors import BadRequestError
 
 PLUS, MINUS = "pairs_plus", "pairs_minus"
 SCHEMA: Final = pa.schema([("n", pa.int64())])
@@ -104,7 +105,7 @@ class Pairs(Workload):
         if not self._unmet:
             return
         for replica in self.world.cluster.replicas:
-            with suppress(OSError):  # it has left meanwhile
+            with suppress(OSError, BadRequestError):  # it has left meanwhile, or has no node yet
                 for met in self._unmet & events_met(self.world.cluster.node(replica).log().splitlines()):
                     self._unmet.remove(met)
                     self.world.journal.note("met", workload=self.name, met=met, replica=replica)

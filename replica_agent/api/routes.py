@@ -237,6 +237,10 @@ _WRITES: Final = (
         errors=(*ADDING, CorruptError, UnsealedWriteError), action=AgentAction.INSERT,
     ),
     ApiRoute(
+        method="POST", path=f"{TX}/confirm/{{table}}", handler=WriteRoutes.confirm, subject="files",
+        response=transactions.Confirmed, errors=(*ABOUT_TX, UnknownTableError),
+    ),
+    ApiRoute(
         method="*", path="/webhdfs/v1/transactions/{path}", handler=WriteRoutes.webhdfs, subject="files",
         methods=("GET", "PUT", "DELETE"), response=NO_TYPE, rest=True, name=OPEN_ROUTE,
         action=AgentAction.INSERT,

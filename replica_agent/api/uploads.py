@@ -17,7 +17,7 @@ from tidelock.replica_agent.api.http import answer, body, number
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.disconnects import is_waiting
 from tidelock.replica_agent.readers.paths import NoSuchPathError, RequestTarget, parse_target
-from tidelock.replica_agent.services.uploads import UploadService
+from tidelock.replica_agent.services.uploads import ONE_FILE, UploadService
 from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.transactions.staging_area import Entry, replaces
 from tidelock.replica_agent.transactions.staging_paths import (
@@ -34,12 +34,14 @@ from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
 from tidelock.token_text import redact
 from tidelock.wire.ids import TableName
 from tidelock.wire.statements import ReplaceRequest, RowChanges
-from tidelock.wire.transactions import SealRequest, TokenAnswer, TokenRequest
+from tidelock.wire.transactions import Confirmed, SealRequest, TokenAnswer, TokenRequest
 
 #: Name of the route that is opened by a token, without the shared secret.
 OPEN_ROUTE = "writes"
 #: ``/webhdfs/v1/transactions/<token>``
 _BASE = ("webhdfs", "v1", "transactions")
+#: The length of the file that cannot be opened. Spark opens no file that is too short for Parquet.
+_SHOWN_BYTES = 1024
 
 _log = structlog.get_logger("writes")
 
@@ -52,6 +54,8 @@ class WriteRoutes:
         self._operations: dict[tuple[str, str], Callable[[_Asked], Awaitable[web.Response]]] = {
             ("GET", "GETFILESTATUS"): self._status,
             ("GET", "LISTSTATUS"): self._list,
+            ("GET", "GETFILEBLOCKLOCATIONS"): self._blocks,
+            ("GET", "GET_BLOCK_LOCATIONS"): self._blocks_of_3_5,
             ("GET", "GETDELEGATIONTOKEN"): self._delegation_token,
             ("GET", "GETHOMEDIRECTORY"): self._home,
             ("PUT", "MKDIRS"): self._make_folder,
@@ -97,6 +101,12 @@ class WriteRoutes:
         table = self._service.table(tx, full_name(request.match_info["table"]))
         return answer(await self._service.seal_change(tx, table, asked))
 
+    async def confirm(self, request: web.Request) -> web.Response:
+        """Let a job count that was sealed by its mark."""
+        tx = self._find(request)
+        table = self._service.table(tx, full_name(request.match_info["table"]))
+        return answer(Confirmed(await self._service.confirm(tx, table)))
+
     # -- WebHDFS -------------------------------------------------------------------------------------------
 
     async def webhdfs(self, request: web.Request) -> web.Response:
@@ -139,18 +149,55 @@ class WriteRoutes:
         return _body(hdfs.file_status(_entry(self._existing(asked), named=False)))
 
     async def _list(self, asked: _Asked) -> web.Response:
-        found = self._existing(asked)
         if asked.table is None or (kind_of(asked.place) is PathKind.RESULT and not job_folder(asked.place)):
-            raise _not_supported("a listing of the table's rows")
+            return self._shown(asked)
+        found = self._existing(asked)
         if found.length is not None:
             return _body(hdfs.file_statuses([_entry(found, named=False)]))
         entries = self._service.area(asked.tx, asked.table).entries(asked.place)
         return _body(hdfs.file_statuses([_entry(entry, named=True) for entry in entries]))
 
+    def _shown(self, asked: _Asked) -> web.Response:
+        """List a folder of the table's rows: one file, which cannot be opened.
+
+        An engine that writes to a table by its name lists the folder first, and opens nothing. One that reads
+        it fails: without the file it would read no rows, and say nothing.
+        """
+        if asked.table is None or Right.BY_NAME not in asked.claims.rights:
+            raise _not_supported("a listing of the table's rows")
+        file = self._service.one_file(asked.tx, asked.table)
+        depth = len(asked.place)
+        if file[:depth] != asked.place or depth == len(file):
+            raise NoSuchPathError(f"{text_of(asked.place)} does not exist in the folder of {asked.name}")
+        last = depth + 1 == len(file)
+        entry = hdfs.file_entry(file[depth], _SHOWN_BYTES, 0) if last else hdfs.folder_entry(file[depth])
+        return _body(hdfs.file_statuses([entry]))
+
+    async def _blocks(self, asked: _Asked) -> web.Response:
+        """Say where the listed file is: Spark asks for each file that it lists."""
+        self._require_shown(asked)
+        return _body(hdfs.block_locations(0, "", 0))
+
+    async def _blocks_of_3_5(self, asked: _Asked) -> web.Response:
+        self._require_shown(asked)
+        return _body(hdfs.located_blocks(_SHOWN_BYTES))
+
+    @staticmethod
+    def _require_shown(asked: _Asked) -> None:
+        if Right.BY_NAME not in asked.claims.rights or asked.place[-1:] != (ONE_FILE,):
+            raise _not_supported("a read of the table's rows")
+
     def _existing(self, asked: _Asked) -> Entry:
+        if asked.place[-1:] == (ONE_FILE,):
+            raise _not_supported("a read of the table's rows")
         if asked.table is None:
             return Entry("", None)
-        entry = self._service.area(asked.tx, asked.table).entry(asked.place)
+        area = self._service.area(asked.tx, asked.table)
+        entry = area.entry(asked.place)
+        named = Right.BY_NAME in asked.claims.rights and replaces(asked.place)
+        if entry is None and named and not area.at_work:
+            # An INSERT deletes a partition that it names, if that exists; the delete finds its rows.
+            return Entry(asked.place[-1], None)
         if entry is None:
             raise NoSuchPathError(f"{text_of(asked.place)} does not exist in the folder of {asked.name}")
         return entry
@@ -197,7 +244,9 @@ class WriteRoutes:
         if marks:
             if await asked.request.content.readany():
                 raise BadRequestError(f"{text_of(asked.place)} marks the end of a job and must be empty")
-            await self._service.uploads.mark(asked.tx, table, asked.place, asked.waiting)
+            await self._service.uploads.mark(
+                asked.tx, table, asked.place, asked.waiting, confirmed=asked.confirmed
+            )
         else:
             content = asked.request.content.iter_any()
             await self._service.uploads.upload(asked.tx, table, asked.place, content, overwrite=overwrite)
@@ -223,7 +272,12 @@ class WriteRoutes:
         table = asked.written(Right.REPLACE if replaces(asked.place) else Right.APPEND)
         recursive = asked.target.query.get("recursive", "false").lower() == "true"
         done = await self._service.uploads.delete(
-            asked.tx, table, asked.place, recursive=recursive, waiting=asked.waiting
+            asked.tx,
+            table,
+            asked.place,
+            recursive=recursive,
+            waiting=asked.waiting,
+            confirmed=asked.confirmed,
         )
         return _done(done=done)
 
@@ -242,6 +296,11 @@ class _Asked(msgspec.Struct, frozen=True):
     def waiting(self) -> bool:
         """Return whether the client still waits for the answer."""
         return is_waiting(self.request)
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether jobs count when they are sealed."""
+        return Right.BY_NAME not in self.claims.rights
 
     def written(self, right: Right) -> TableId:
         """Return the table whose folder the request may change with this right."""

@@ -140,6 +140,7 @@ class ReadService:
         tx = self.transactions.find(tid, sign_of_life=sign_of_life)
         async with tx.statements.statement_lock:  # no statement is half done
             self.transactions.require_open(tx)
+            tx.require_whole()
             await self.staging.write_out(tx)
         at, staged = tx.begin_statement(self.waiters.reached), tx.staged
         return OwnRead(at, tuple(staged.adopted.tids), tuple(staged.definitions))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tidelock.csnlog.core.ids import TableId
+from tidelock.partition_paths import path_of
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.readers.catalog import parts_of_files
 from tidelock.replica_agent.transactions.registry import Transactions
@@ -21,6 +23,9 @@ from tidelock.replica_agent.uploads.tokens import TokenClaims
 from tidelock.replica_agent.uploads.uploads import Uploads
 from tidelock.wire.ids import TableName
 from tidelock.wire.statements import ChangeResult, InsertResult, Replacement, RowChanges
+
+#: The name of a file that stands for all that could be read of a table, and cannot be read.
+ONE_FILE: Final = "only-written.parquet"
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -81,6 +86,17 @@ class UploadService:
     async def seal_change(self, tx: Transaction, table: TableId, changes: RowChanges) -> ChangeResult:
         """Seal the job that replaces the rows of taken parts; see :meth:`Uploads.seal_change`."""
         return await self.uploads.seal_change(tx, table, changes)
+
+    async def confirm(self, tx: Transaction, table: TableId) -> bool:
+        """Let the sealed jobs of a table count; see :meth:`Uploads.confirm`."""
+        return await self.uploads.confirm(tx, table)
+
+    def one_file(self, tx: Transaction, table: TableId) -> StagingPath:
+        """Return the place of the file that the folder of a table shows to engines that look at it."""
+        at = tx.begin_statement(self.uploads.waiters.reached)
+        _, schema = self.uploads.tables.seen(at, tx.staged.definitions).schema(table)
+        partition = path_of({column.name: None for column in schema.partition_columns})
+        return (*filter(None, partition.split("/")), ONE_FILE)
 
     def area(self, tx: Transaction, table: TableId) -> StagingArea:
         """Return the folder of a table; errors as :meth:`Uploads.of`."""

@@ -166,6 +166,18 @@ def load_keys(on: Sequence[str]) -> str:
     )
 
 
+def drop_keys(on: Sequence[str]) -> str:
+    """Forget the keys that rows of the view ``#before`` have."""
+    same = " AND ".join(f"source.{quote(name)} = before.{quote(name)}" for name in on)
+    known = f"SELECT source.{_ROW} FROM {source()} SEMI JOIN {quote(BEFORE)} AS before ON {same}"
+    return f"DELETE FROM {quote(SOURCE)} WHERE {_ROW} IN ({known})"
+
+
+def count_source() -> str:
+    """Count the rows of the source."""
+    return f"SELECT count(*) FROM {source()}"
+
+
 def repeated_keys(on: Sequence[str]) -> str:
     """Store the keys that occur more than once in the source."""
     names = ", ".join(map(quote, on))

@@ -21,7 +21,7 @@ from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.expressions import Expression, Expressions
 from tidelock.replica_agent.sql.mutation import CompareKeys, InsertRows, MergeRows
 from tidelock.replica_agent.sql.nested_values import require_fields
-from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable, all_rows, rows_of
+from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable, all_rows
 from tidelock.replica_agent.sql.request import quote
 from tidelock.replica_agent.sql.source import MergeSource
 from tidelock.table_columns import Column
@@ -115,6 +115,10 @@ def compare_keys(target: TargetTable, action: CompareKeys) -> MutationPlan:
     session.run(composition.load_keys(action.on))
     target.show()
     session.run(composition.repeated_keys(action.on))
+    if action.taken:
+        before = session.parts_named(action.taken)
+        session.view(composition.BEFORE, session.source(target.row, lambda: before))
+        session.run(composition.drop_keys(action.on))
     user = Expressions(session.connection, (), ())
     delete = user.parse("TRUE", "a replaced row")
     keys = _find(target, MergeRows("", action.on), user, delete)
@@ -128,7 +132,8 @@ def compare_keys(target: TargetTable, action: CompareKeys) -> MutationPlan:
     target.show_affected(rewrite)
     rows = composition.merged(target.schema, action.on, {}, delete, target.made())
     streams = [RowStream(rows, user.params(delete))] if rewrite.parts else []
-    affected = target.affected(matched, rewrite, rows_to_insert=rows_of(shown), keys=keys)
+    [(new,)] = session.fetch(composition.count_source())
+    affected = target.affected(matched, rewrite, rows_to_insert=new, keys=keys)
     return MutationPlan(affected, streams, rewrite.rows, rewrite.dropped)
 
 

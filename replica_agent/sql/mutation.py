@@ -85,12 +85,15 @@ class CompareKeys(msgspec.Struct, frozen=True, tag="keys"):
     Attributes:
         on: The columns of the unique key.
         parts: The parts of the rows; the table is seen without them.
+        taken: Parts that they replace, removed already: the keys of their rows are not new, and are compared
+            with each other alone.
         replace: Rows of the table that have one of the keys are deleted; otherwise such keys are an error.
     """
 
     on: tuple[str, ...]
     parts: tuple[PartId, ...]
-    replace: bool
+    taken: tuple[PartId, ...] = ()
+    replace: bool = False
 
 
 class CompactParts(msgspec.Struct, frozen=True, tag="compact"):

@@ -14,7 +14,7 @@ from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.csnlog.core.model import ChangeTable, DefineTable
 from tidelock.errors import BadRequestError, TableChangedError, TableExistsError, UnknownTableError
 from tidelock.replica_agent.tables.column_changes import NO_CHANGES, ColumnChanges, changed, returned
-from tidelock.replica_agent.tables.names import DEFAULT_NAMESPACE, is_namespace
+from tidelock.replica_agent.tables.names import DEFAULT_NAMESPACE, is_namespace, require_no_other_meaning
 from tidelock.replica_agent.tables.schema import LIMITS, ColumnLimits, TableSchema
 from tidelock.wire.ids import TableName
 
@@ -365,6 +365,9 @@ def restoring(
 
 
 def _require_free(name: TableName, tables: KnownTables) -> None:
+    namespace = name.partition(".")[0]
+    if not any(other.startswith(f"{namespace}.") for other in tables.names().values()):
+        require_no_other_meaning(namespace)
     if tables.bearer(name) is not None:
         raise TableExistsError(f"table {name} exists already; use it, or choose another name", table=name)
 

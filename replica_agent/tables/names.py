@@ -20,6 +20,8 @@ SYSTEM_NAMESPACE = "system"
 _TABLE = re.compile(r"[a-z0-9][a-z0-9_]{0,127}")
 #: Names that mean something else in SQL over a snapshot.
 _NO_NAMESPACE = frozenset({"information_schema", "memory", "pg_catalog", SYSTEM_NAMESPACE, "temp"})
+#: Names of namespaces that mean something else where Spark finds tables by name (`tidelock metastore`).
+_OF_SPARK_SQL = re.compile(r"tidelock|tx_.*|.*_tx_.*|.*_at_[0-9]+")
 #: Largest number of tables whose names are compared with a wrong one. The event loop does it: 10 ms.
 _COMPARED_MAX = 200
 
@@ -54,6 +56,16 @@ def full_name(name: str) -> TableName:
     if namespace in _NO_NAMESPACE:
         raise BadRequestError(_reserved(namespace), table=name)
     return TableName(f"{namespace}.{table}")
+
+
+def require_no_other_meaning(namespace: str) -> None:
+    """Raise BadRequestError for the name of a new namespace that means something else to Spark SQL."""
+    if _OF_SPARK_SQL.fullmatch(namespace):
+        raise BadRequestError(
+            f"a new namespace cannot be {namespace}: names with `_at_` and a number are CSNs in Spark SQL, "
+            "those with `tx_` are transactions, and `tidelock` tells of the cluster; choose another",
+            namespace=namespace,
+        )
 
 
 def _reserved(namespace: str) -> str:

@@ -41,11 +41,11 @@ class TakenParts(msgspec.Struct, frozen=True):
     """Parts of the table that a job replaces by files with what remains of their rows.
 
     Attributes:
-        parts: Their number.
+        parts: Their ids.
         rows: The number of their rows.
     """
 
-    parts: int
+    parts: tuple[PartId, ...]
     rows: int
 
 
@@ -59,6 +59,8 @@ class TableWrites:
         elsewhere: Files that other replicas receive or have received, by the ids of their parts.
         taken: Parts that the transaction has removed, and whose remaining rows a job writes; None: none, or
             that job is sealed.
+        unconfirmed: A job was sealed by its mark, and the engine that ran it has not said that it went well:
+            the answer to the mark may have been lost, and the job reported as failed.
         turn: A lock for an operation that takes time and must find the area as it left it.
     """
 
@@ -67,6 +69,7 @@ class TableWrites:
     length: int = 0
     elsewhere: dict[PartId, int] = field(default_factory=dict)
     taken: TakenParts | None = None
+    unconfirmed: bool = False
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def take(self, numbers: Iterable[int]) -> list[StagedFile]:

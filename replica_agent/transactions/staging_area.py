@@ -140,9 +140,15 @@ class StagingArea:
         """Return the files in a folder, however deep."""
         return tuple(file.number for place, file in self._files.items() if is_below(place, folder))
 
+    @property
+    def at_work(self) -> bool:
+        """Return whether a job writes. A job that replaces partitions does until it deletes its folder."""
+        moves = self._phase is JobPhase.CLOSING and self._works_in != ROOT and self._works_in in self._folders
+        return self._phase is JobPhase.RUNNING or moves
+
     def unsealed(self) -> str | None:
         """Return why the transaction cannot be committed now, None if it can."""
-        if self._is_at_work() or any(TEMPORARY in place for place in self._folders):
+        if self.at_work or any(TEMPORARY in place for place in self._folders):
             return f"the job {self._job or 'that writes to it'} has not ended"
         if self._files:
             jobs = ", ".join(sorted({file.job for file in self._files.values()}))
@@ -291,7 +297,7 @@ class StagingArea:
         Raises:
             UnsealedWriteError: The job has not ended.
         """
-        if self._is_at_work():
+        if self.at_work:
             raise _not_closed()
         mine = [
             (file, place)
@@ -376,7 +382,7 @@ class StagingArea:
         """
         if job in self._over:
             raise BadRequestError(f"job {job} is over, so this attempt of it is refused; nothing was kept")
-        at_work = self._is_at_work()
+        at_work = self.at_work
         goes_on = job is not None and self._job in {None, job} and folder == self._works_in
         # A job that replaces partitions removes nothing before it begins.
         owed = self._replacing and (self._phase is JobPhase.CLOSING or folder != ROOT)
@@ -390,11 +396,6 @@ class StagingArea:
                 "be committed without the rows that were to replace them; overwrite all of the table, or "
                 "roll back"
             )
-
-    def _is_at_work(self) -> bool:
-        """Return whether a job writes. A job that replaces partitions does until it deletes its folder."""
-        moves = self._phase is JobPhase.CLOSING and self._works_in != ROOT and self._works_in in self._folders
-        return self._phase is JobPhase.RUNNING or moves
 
     def _at_work(self) -> BadRequestError:
         return BadRequestError(
@@ -442,7 +443,7 @@ class StagingArea:
     def _replace(self, place: StagingPath) -> Deletion:
         """Remove rows of the table or of a partition, and what this transaction has staged there."""
         self._require_room(place)
-        if self._phase is JobPhase.RUNNING or (place == ROOT and self._is_at_work()):
+        if self._phase is JobPhase.RUNNING or (place == ROOT and self.at_work):
             raise self._at_work()
         if place == ROOT:
             self._end()

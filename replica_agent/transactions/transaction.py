@@ -27,6 +27,7 @@ from tidelock.errors import (
     TooLargeError,
     TransactionClosedError,
     UnsealedWriteError,
+    UnsupportedInTransactionError,
 )
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
 from tidelock.replica_agent.storage.row_streams import CheckedRows
@@ -485,6 +486,19 @@ class Transaction:
         """Whether its commit needs that what it has read is unchanged."""
         return self.isolation is Isolation.SERIALIZABLE or bool(self.statements.reads)
 
+    def require_whole(self, table: TableId | None = None) -> None:
+        """Raise UnsupportedInTransactionError while a job changes rows of a table (None: of any table).
+
+        Its rows are in no part then.
+        """
+        for name, writes in self.staged.writes.items():
+            if writes.taken is not None and table in {None, name}:
+                raise UnsupportedInTransactionError(
+                    f"rows of table {name} are being changed by a job of {self.tid}, which has taken them; "
+                    "wait for its end",
+                    table=name,
+                )
+
     def require_sealed(self) -> None:
         """Raise UnsealedWriteError while a job that writes through the file system has not ended well."""
         for table, writes in self.staged.writes.items():
@@ -494,10 +508,16 @@ class Transaction:
                     "is rolled back. Begin again, and commit when the write has ended",
                     table=table,
                 )
+            if writes.unconfirmed:
+                raise UnsealedWriteError(
+                    f"{self.tid} would commit the rows of a job that writes to table {table} and was "
+                    "reported as failed, or whose session has ended; it is rolled back. Begin again",
+                    table=table,
+                )
             if writes.taken is not None:
                 raise UnsealedWriteError(
                     f"{self.tid} would commit a change of table {table} without the rows that remain: "
-                    f"{writes.taken.parts} parts were taken, and the job that replaces their "
+                    f"{len(writes.taken.parts)} parts were taken, and the job that replaces their "
                     f"{writes.taken.rows} rows has not ended; it is rolled back. Begin again, and commit "
                     "when the change has ended",
                     table=table,
@@ -522,6 +542,7 @@ class Transaction:
             csn=ending.outcome.csn if ending.outcome else None,
             error=ending.error.message if ending.error else None,
             lease_left_s=max(0.0, round(self.lease.until - now, 3)) if self.leased else None,
+            meta=self.meta,
         )
 
 

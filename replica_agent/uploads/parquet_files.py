@@ -44,7 +44,7 @@ def partition_path(place: tuple[str, ...], schema: TableSchema) -> str:
     """Return the partition that folders name; SchemaMismatchError if they name no partition of the table."""
     path = "/".join(place)
     try:
-        values_of(path, schema)
+        values = values_of(path, schema)
     except CorruptError as error:
         folders = "/".join(f"{column.name}=<{column.type}>" for column in schema.partition_columns)
         columns = ", ".join(f'"{name}"' for name in schema.partition_by)
@@ -54,6 +54,11 @@ def partition_path(place: tuple[str, ...], schema: TableSchema) -> str:
             table=schema.name,
             columns=list(schema.partition_by),
         ) from error
+    for column in schema.partition_columns:
+        if not column.nullable and values[column.name] is None:
+            _refuse(
+                schema, column.name, f"is required, and files in {path!r} are those of a null: give a value"
+            )
     return path
 
 

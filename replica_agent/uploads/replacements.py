@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableId
-from tidelock.errors import SerializationConflictError, UnsupportedInTransactionError
+from tidelock.errors import CorruptError, SerializationConflictError, UnsupportedInTransactionError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.staged_files import TakenParts
@@ -49,14 +49,15 @@ class Replacements:
             UnknownTableError: There is no such table.
         """
         removals = self.uploads.removals
-        async with removals.transactions.removing(tx):
-            schema = removals.table(tx, table)
-            writes = self.uploads.of(tx, schema.id)
+        schema = removals.table(tx, table)
+        writes = self.uploads.of(tx, schema.id)
+        # In the order of a seal, so that no job of the table is sealed meanwhile.
+        async with writes.turn, removals.transactions.removing(tx):
             self._require_unchanged(tx, schema)
             found = await self._remove(tx, schema.id, parts)
             tx.note_reads({schema.id: None})
             rows = sum(part.rows for part in found)
-            writes.taken = TakenParts(len(found), rows)
+            writes.taken = TakenParts(tuple(part.part for part in found), rows)
             return Replacement(_readable(tx.tid.snapshot, found, removals.waiters.reached), rows)
 
     async def _remove(self, tx: Transaction, table: TableId, parts: Sequence[PartId]) -> list[PartRow]:
@@ -85,8 +86,9 @@ class Replacements:
         added = any(part.table == schema.id for part in staged.parts)
         kept = any(rows.schema.id == schema.id for rows in staged.rows)
         writes = staged.writes[schema.id]
-        changed = added or kept or schema.id in staged.removed.values() or writes.taken or writes.files
-        if changed or any(made.table == schema.id for made in staged.definitions):
+        changed = added or kept or schema.id in staged.removed.values()
+        written = writes.taken is not None or bool(writes.files) or writes.area.unsealed() is not None
+        if changed or written or any(made.table == schema.id for made in staged.definitions):
             raise UnsupportedInTransactionError(
                 f"{tx.tid} has changed table {schema.name} already, which its snapshot does not show to "
                 "Spark; do it in a transaction of its own, or use tx.merge, tx.update or tx.delete",
@@ -110,10 +112,12 @@ class Replacements:
                 row = seen.get(part) or (reader.part(part) if merge not in adopted else None)
                 if row is not None:
                     found[part] = row
-                elif merge is not None:
-                    made = [row.part for row in reader.parts_of(merge) if row.part not in known]
-                    left += made
-                    known |= {*made}
+                    continue
+                if merge is None:
+                    raise CorruptError(f"part {part} of table {table} is gone from the catalog", part=part)
+                made = [row.part for row in reader.parts_of(merge) if row.part not in known]
+                left += made
+                known |= {*made}
             return [found[part] for part in sorted(found)]
 
         return await self.uploads.catalog.read(job)

@@ -36,6 +36,9 @@ class Right(Enum):
     HEARTBEAT = "heartbeat"
     #: End the transaction: by a commit or a rollback.
     COMMIT = "commit"
+    #: With "append": the folder of a table shows itself to engines that look at a table before they write,
+    #: and its jobs count when the engine has said that they went well.
+    BY_NAME = "by_name"
 
 
 #: The rights of a token if the request names none; to read, keep alive or end must be requested by name.

@@ -34,7 +34,7 @@ from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables.partitions import values_of
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
-from tidelock.replica_agent.transactions.staged_files import StagedFile, TableWrites
+from tidelock.replica_agent.transactions.staged_files import StagedFile, TableWrites, TakenParts
 from tidelock.replica_agent.transactions.staging_area import InPlace
 from tidelock.replica_agent.transactions.staging_paths import PathKind, StagingPath, kind_of, text_of
 from tidelock.replica_agent.transactions.statements.insert import Inserts
@@ -244,8 +244,11 @@ class Uploads:
         *,
         recursive: bool,
         waiting: Waiting = _always,
+        confirmed: bool = True,
     ) -> bool:
         """Delete staged files; or, for the folder of the table or of a partition, its existing rows.
+
+        ``waiting`` and ``confirmed`` are those of :meth:`mark`.
 
         Raises:
             BadRequestError: As :meth:`StagingArea.delete`.
@@ -267,11 +270,18 @@ class Uploads:
                 else:
                     await self.removals.truncate(tx, schema.name)
             if found.seals:
+                writes.unconfirmed |= not confirmed
                 await self._seal(tx, table, writes, waiting)
             return found.existed
 
     async def mark(
-        self, tx: Transaction, table: TableId, place: StagingPath, waiting: Waiting = _always
+        self,
+        tx: Transaction,
+        table: TableId,
+        place: StagingPath,
+        waiting: Waiting = _always,
+        *,
+        confirmed: bool = True,
     ) -> None:
         """Receive a ``_SUCCESS``, which seals the job.
 
@@ -280,6 +290,8 @@ class Uploads:
             table: The table of the folder.
             place: The path of the mark.
             waiting: Returns whether the client still waits for the answer.
+            confirmed: The job counts at once; otherwise the transaction cannot be committed before
+                :meth:`confirm`.
 
         Raises:
             UnavailableError: The client does not wait any more. For Spark the job has failed then,
@@ -291,7 +303,16 @@ class Uploads:
         async with writes.turn:
             _require_insert(table, writes)
             if writes.area.mark(place):
+                writes.unconfirmed |= not confirmed
                 await self._seal(tx, table, writes, waiting)
+
+    async def confirm(self, tx: Transaction, table: TableId) -> bool:
+        """Let the sealed jobs of a table count; return whether one has waited for that."""
+        writes = self.of(tx, table)
+        async with writes.turn:
+            self.transactions.require_open(tx)
+            waited, writes.unconfirmed = writes.unconfirmed, False
+            return waited
 
     async def seal(self, tx: Transaction, table: TableId) -> InsertResult:
         """Turn the files of the ended job into parts of the transaction; none if it was sealed before.
@@ -336,11 +357,11 @@ class Uploads:
                     table=table,
                 )
             with tx.ending.failing(f"the change of {table}", spared=UnsealedWriteError):
-                sealed = await self._seal(tx, table, writes)
+                sealed = await self._seal(tx, table, writes, taken=taken)
                 require_all_rows(table, taken.rows, asked, sealed.rows)
             writes.taken = None
             return ChangeResult(
-                asked.rows_deleted, asked.rows_updated, asked.rows_inserted, taken.parts, sealed.parts
+                asked.rows_deleted, asked.rows_updated, asked.rows_inserted, len(taken.parts), sealed.parts
             )
 
     async def settle(
@@ -355,17 +376,25 @@ class Uploads:
             return await self._seal(tx, table, writes)
 
     async def _seal(
-        self, tx: Transaction, table: TableId, writes: TableWrites, waiting: Waiting = _always
+        self,
+        tx: Transaction,
+        table: TableId,
+        writes: TableWrites,
+        waiting: Waiting = _always,
+        *,
+        taken: TakenParts | None = None,
     ) -> InsertResult:
         self.transactions.require_open(tx)
         # A job that has failed leaves only the rollback: a commit of its remaining files would be half of it.
         with self._running(tx), tx.ending.failing(f"the write to {table}", spared=UnsealedWriteError):
-            sealed = await self._add(tx, table, writes)
+            sealed = await self._add(tx, table, writes, taken)
             if not waiting():
                 raise _unheard(table)
             return sealed
 
-    async def _add(self, tx: Transaction, table: TableId, writes: TableWrites) -> InsertResult:
+    async def _add(
+        self, tx: Transaction, table: TableId, writes: TableWrites, taken: TakenParts | None
+    ) -> InsertResult:
         await STAGE.before()
         schema, found = self._schema(tx, table), writes.area.closing()
         if not found:
@@ -388,7 +417,7 @@ class Uploads:
             await self.inserts.checks.require(tx, schema, metas, at=tx.read_csn)
             self.transactions.require_open(tx)
             schema = self._schema(tx, table)  # unless the transaction has dropped or changed it meanwhile
-        await self.inserts.accept(tx, table, metas, changed=writes.taken is not None)
+        await self.inserts.accept(tx, table, metas, None if taken is None else taken.parts)
         self.transactions.require_open(tx)
         tx.staged.stored.update({part.meta.part: part.meta for part in staged})
         writes.area.seal(found)
@@ -444,7 +473,7 @@ def _require_insert(table: TableId, writes: TableWrites) -> None:
     """Raise BadRequestError if the job is to end with the numbers of the rows that it has changed."""
     if writes.taken is not None:
         raise BadRequestError(
-            f"the job replaces rows of {writes.taken.parts} parts of table {table}, and ends with their "
+            f"the job replaces rows of {len(writes.taken.parts)} parts of table {table}, and ends with their "
             "numbers: end the change (tidelock.spark.merge, update and delete do), or roll back",
             table=table,
         )

@@ -24,6 +24,7 @@ from tidelock.errors import (
     CorruptError,
     DuplicateKeyError,
     RefusedError,
+    SchemaMismatchError,
     SerializationConflictError,
     TableModeError,
     TransactionClosedError,
@@ -178,12 +179,45 @@ def test_of_two_jobs_with_one_key_the_second_conflicts(db: Database, other: Data
         add(two, table, [(1, 100, 2)])
     two.rollback()
     one.commit(wait="all")
-    with pytest.raises(SerializationConflictError, match="at CSN"):
+    with pytest.raises(SerializationConflictError, match="CSN"):
         add(three, table, [(1, 100, 3)])
     three.rollback()
     with other.begin(fresh=True) as four:
         add(four, table, [(1, 200, 4)])
     assert found(other, table) == sorted([*FIRST, (1, 100, 1), (1, 200, 4)])
+
+
+def test_a_required_partition_column_takes_no_null(db: Database) -> None:
+    """A null is equal to no other key, so the same row could come twice."""
+    table = keyed(db)
+    tx = db.begin()
+    folder = Folder(tx.path(table))
+    folder.setup()
+    null = {"p=__HIVE_DEFAULT_PARTITION__": parquet(rows((1, 9, 1)).select(STORED.names))}
+    folder.commit_task(folder.write_task(null))
+    folder.close_job()
+    with pytest.raises(SchemaMismatchError, match=r"column p .* is required"):
+        tx.seal(table)
+    tx.rollback()
+
+
+def test_a_change_of_rows_claims_only_new_keys(db: Database, other: Database) -> None:
+    """Rows that are written again keep their keys: an insert between them is no conflict."""
+    table = keyed(db, given=((1, 10, 1), (1, 20, 2), (1, 30, 3)))
+    tx = db.begin(fresh=True)
+    tx.replace_files(table, files_of(db, table, tx.snapshot_csn))
+    write(tx, table, [(1, 10, 1), (1, 30, 33)])
+    other.insert(table, rows((1, 25, 5)), wait="all")
+    tx.seal_change(table, rows_deleted=1, rows_updated=1)
+    tx.commit()
+    assert found(db, table) == [(1, 10, 1), (1, 25, 5), (1, 30, 33)]
+    tx = db.begin(fresh=True)
+    names = [one.file.rpartition("/")[2] for one in db.parts(table) if one.rows == 2]
+    tx.replace_files(table, names)
+    write(tx, table, [(1, 10, 1), (1, 25, 33)])
+    with pytest.raises(DuplicateKeyError, match="k=25"):
+        tx.seal_change(table, rows_updated=1)
+    tx.rollback()
 
 
 # -- derived tables ------------------------------------------------------------------------------------------
@@ -237,7 +271,6 @@ def test_a_job_replaces_the_rows_of_the_parts_that_were_taken(db: Database) -> N
     taken = tx.replace_files(table, files_of(db, table, tx.snapshot_csn))
     assert (len(taken.parts), taken.rows) == (2, 3)
     assert {part.csn for part in taken.parts} == {tx.snapshot_csn}
-    assert found(tx, table) == []
     with pytest.raises(BadRequestError, match="replaces rows of 2 parts"):
         tx.seal(table)
     tx.rollback()
@@ -249,6 +282,24 @@ def test_a_job_replaces_the_rows_of_the_parts_that_were_taken(db: Database) -> N
         done = tx.seal_change(table, rows_deleted=2, rows_updated=1, rows_inserted=1)
     assert (done.parts_removed, done.parts_added) == (2, 1)
     assert found(db, table) == [(1, 1, 11), (1, 9, 90)]
+
+
+def test_no_other_statement_sees_a_change_that_is_half_done(db: Database) -> None:
+    """The rows are in no part while the job writes; statements of other transactions see them."""
+    table, copy = make(db, {}, *FIRST), make(db, {})
+    statements: list[Any] = [
+        lambda tx: tx.read(table),
+        lambda tx: tx.sql(f"insert into {copy} select * from {table}"),
+        lambda tx: tx.truncate(table),
+        lambda tx: tx.delete(table, "k = 1"),
+    ]
+    for statement in statements:
+        tx = db.begin()
+        tx.replace_files(table, files_of(db, table, tx.snapshot_csn))
+        with pytest.raises(UnsupportedInTransactionError, match="wait for its end"):
+            statement(tx)
+        assert found(db, table) == sorted(FIRST)
+        tx.rollback()
 
 
 @pytest.mark.parametrize("wrong", [{"rows_deleted": 1}, {}, {"rows_deleted": 2, "rows_inserted": 1}])
@@ -346,7 +397,6 @@ def test_what_cannot_be_taken_is_refused_with_the_way_out(db: Database) -> None:
         lambda tx: tx.delete(table, "k = 1"),
         lambda tx: tx.alter_table(table, properties={"comment": "x"}),
         lambda tx: add(tx, table, [(1, 7, 7)]),
-        lambda tx: tx.replace_files(table, []),
     ]
     for earlier in before:
         tx = db.begin()

@@ -249,6 +249,7 @@ def files(walk: Walk) -> None:
     walk.raw("GET", path, path=f"{folder}/_temporary/0", query={"op": "GETFILESTATUS"})
     walk.raw("DELETE", path, path=f"{folder}/_temporary", query={"op": "DELETE", "recursive": "true"})
     walk.ask("POST", f"{TX}/seal/{{table}}", tid=tid, table=table)
+    walk.ask("POST", f"{TX}/confirm/{{table}}", tid=tid, table=table)
     changing = walk.begin()
     walk.ask("POST", f"{TX}/replace/{{table}}", {"files": []}, tid=changing, table=table)
     walk.ask("POST", f"{TX}/replaced/{{table}}", {"rows_updated": 0}, tid=changing, table=table)

@@ -191,6 +191,49 @@ def test_rows_that_compaction_has_moved_are_changed_where_they_are(
     assert counted(db, table) == counted(db, twin)
 
 
+def test_a_change_that_finds_nothing_is_a_change_all_the_same(
+    local: LocalCluster, db: Database, spark: SparkProcess, twins: Callable[..., tuple[str, str]]
+) -> None:
+    """It sees no rows of its own transaction, so it is refused behind one that has them."""
+    table, _ = twins()
+    delete = {"what": "delete", "table": table, "where": "k = 5000"}
+    with pytest.raises(SparkJobError, match="has changed table"):
+        spark.call(
+            "change",
+            url=local.url("r1"),
+            changes=[
+                {
+                    "what": "write",
+                    "table": table,
+                    "query": "SELECT 5000L AS k, 1 AS day, 'w' AS word, 1D AS v",
+                },
+                delete,
+            ],
+        )
+    done = spark.call("change", url=local.url("r1"), changes=[delete])[0]
+    assert sum(done.values()) == 0
+
+
+def test_columns_are_found_whatever_their_case(
+    local: LocalCluster, db: Database, spark: SparkProcess, twins: Callable[..., tuple[str, str]]
+) -> None:
+    """As in SQL; and a text that would be a null in the name of a folder is refused."""
+    rows = pa.table(
+        {"k": pa.array([1, 2], pa.int64()), "Word": ["a", "b"], "v": pa.array([1, 2], pa.int32())}
+    )
+    table, _ = twins(("Word",), rows)
+    merge = {"what": "merge", "table": table, "on": "K", "when_matched_update": True}
+    query = "SELECT 2L AS K, 'c' AS word, 20L AS V"
+    done = spark.call("change", url=local.url("r1"), changes=[{**merge, "query": query}])[0]
+    assert done["rows_updated"] == 1
+    found = sorted(db.read(table).to_pylist(), key=lambda row: row["k"])
+    assert found == [{"k": 1, "Word": "a", "v": 1}, {"k": 2, "Word": "c", "v": 20}]
+    for text in ("", "__HIVE_DEFAULT_PARTITION__"):
+        query = f"SELECT 3L AS k, '{text}' AS Word, 3 AS v"
+        with pytest.raises(SparkJobError, match="partition column Word"):
+            spark.call("change", url=local.url("r1"), changes=[{**merge, "query": query}])
+
+
 def test_several_tables_change_in_one_transaction(
     local: LocalCluster, db: Database, spark: SparkProcess, twins: Callable[..., tuple[str, str]]
 ) -> None:
@@ -227,6 +270,12 @@ def test_a_part_that_another_transaction_changes_is_a_conflict(
     ("change", "message"),
     [
         ({"what": "delete", "where": "rand() < 0.5"}, "CorruptError.*gives other rows each time"),
+        ({"what": "update", "values": {"v": "0D"}, "where": "rand() < 0.5"}, "CorruptError.*other rows"),
+        ({"what": "update", "values": {"day": "date'2020-01-01'"}}, "is int, but its new value is date"),
+        (
+            {"what": "merge", "query": "SELECT 1L AS k", "on": "k", "when_not_matched_insert": {}},
+            "names no column",
+        ),
         ({"what": "update", "values": {"day": "k * 3000000"}}, "is int, but a new value of it is"),
         ({"what": "update", "values": {"v": "raise_error('on purpose')"}}, "on purpose"),
         ({"what": "update", "values": {"nope": "1"}}, "nope is no column of table"),
@@ -249,7 +298,8 @@ def test_a_part_that_another_transaction_changes_is_a_conflict(
         ),
     ],
     ids=[
-        "other rows each time", "a value that does not fit", "a job that fails", "an unknown column",
+        "other rows each time", "other rows to update", "another kind of value", "no values",
+        "a value that does not fit", "a job that fails", "an unknown column",
         "an unknown column of a condition", "missing columns", "no key", "nothing to do", "a key twice",
     ],
 )  # fmt: skip

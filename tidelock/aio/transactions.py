@@ -110,6 +110,7 @@ class AsyncTransaction(Twin[Transaction]):
     settle = _statement(Transaction.settle)
     replace_files = _statement(Transaction.replace_files)
     seal_change = _statement(Transaction.seal_change)
+    confirm = in_thread(Transaction.confirm)
     path = in_thread(Transaction.path)
     token = in_thread(Transaction.token)
     definition = in_thread(Transaction.definition)

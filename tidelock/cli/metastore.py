@@ -15,6 +15,8 @@ from tidelock.errors import BadRequestError
 from tidelock.exits import Exit
 from tidelock.metastore import spark_defaults as defaults
 from tidelock.metastore.snapshots import IDLE_S, Snapshots, route_to
+from tidelock.metastore.transactions import IDLE_S as TRANSACTION_IDLE_S
+from tidelock.metastore.transactions import MOST, Transactions
 
 _PANEL = "Reading"
 
@@ -29,6 +31,13 @@ class Plain(StrEnum):
 
     VIEWS = "views"
     REFUSE = "refuse"
+
+
+class Writes(StrEnum):
+    """Whether statements that change something are taken."""
+
+    ON = "on"
+    OFF = "off"
 
 
 class Partitions(StrEnum):
@@ -67,10 +76,19 @@ def metastore(
     keep_s: Annotated[
         float, typer.Option(help="Seconds for which a CSN stays pinned after the last question.", min=1)
     ] = IDLE_S,
+    writes: Annotated[
+        Writes, typer.Option(help="INSERT, CREATE and DROP by name: taken, or refused.")
+    ] = Writes.ON,
+    transactions_max: Annotated[int, typer.Option(help="Transactions that are open at once.", min=1)] = MOST,
+    transaction_idle_s: Annotated[
+        float,
+        typer.Option(help="Seconds for which a transaction stays open after the last question.", min=1),
+    ] = TRANSACTION_IDLE_S,
 ) -> None:
     """Serve tables by name to Spark SQL, as a Hive metastore does, until it is ended."""
     try:
         from tidelock.metastore.calls import Calls
+        from tidelock.metastore.changes import Changes
         from tidelock.metastore.server import MetastoreServer
     except ImportError as error:
         raise BadRequestError(
@@ -82,13 +100,16 @@ def metastore(
         authority = defaults.AUTHORITY if by_catalog else None
         snapshots = Snapshots(db, replica=read_from, authority=authority, idle_s=keep_s)
         snapshots.route()  # a wrong replica is told before Spark asks
-        calls = Calls(snapshots, plain=plain is Plain.VIEWS, by_catalog=by_catalog)
+        made = Transactions(db, idle_s=transaction_idle_s, most=transactions_max)
+        changes = Changes(db, made) if writes is Writes.ON else None
+        calls = Calls(snapshots, changes, plain=plain is Plain.VIEWS, by_catalog=by_catalog)
         try:
             with MetastoreServer((host, port), calls, connections_max=connections_max) as server:
                 signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.OK))  # so that the pins are released
                 output.say(f"listening at thrift://{host}:{server.port}")
                 server.serve_forever()
         finally:
+            made.close()
             snapshots.close()
 
 

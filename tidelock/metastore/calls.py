@@ -6,16 +6,20 @@ whenever it likes.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, Final
 
-from tidelock.errors import UnknownTagError
+from tidelock.errors import TransactionClosedError, UnknownTagError
+from tidelock.job_options import MARKED, OPTIONS
 from tidelock.metastore import described
+from tidelock.metastore.changes import CHANGES, Changes, folder_of
 from tidelock.metastore.filters import filter_of
 from tidelock.metastore.idl import hive
-from tidelock.metastore.names import NOW, SYSTEM, DatabaseName, matching, read_name, suffix_of
+from tidelock.metastore.names import NOW, SYSTEM, TRANSACTION, DatabaseName, matching, read_name, suffix_of
 from tidelock.metastore.snapshots import Partition, Snapshots
 from tidelock.partition_paths import texts_of
+from tidelock.read_route import READER_OPTIONS
 from tidelock.wire.tables import TableInfo
 
 #: The columns of the view of the newest CSN.
@@ -23,46 +27,53 @@ _NOW: Final = [
     {"name": "csn", "type": "bigint", "nullable": False},
     {"name": "suffix", "type": "string", "nullable": False},
 ]
-#: Calls that change something; each is refused.
-CHANGES: Final = (
-    "create_database",
-    "alter_database",
-    "drop_database",
-    "create_table",
-    "create_table_with_environment_context",
-    "alter_table",
-    "alter_table_with_environment_context",
-    "drop_table",
-    "drop_table_with_environment_context",
-    "add_partitions_req",
-    "alter_partitions",
-    "drop_partition_with_environment_context",
-)
+#: Options of tables that are written to. They are never read; an attempt has to fail, whatever the session
+#: says.
+_WRITTEN: Final = {**READER_OPTIONS, **OPTIONS, **MARKED}
+_TABLES: Final = "SELECT table_name FROM system.tables WHERE namespace = ? ORDER BY table_name"
 
 
 class Calls:
-    """The calls that read.
+    """The calls of one connection; those that change something are passed on to `Changes`.
 
     Args:
         snapshots: What is read.
+        changes: The calls that change something; None: they are refused.
         plain: Whether names without a CSN are answered; otherwise they are refused.
         by_catalog: As of `described.table`.
     """
 
-    def __init__(self, snapshots: Snapshots, *, plain: bool = True, by_catalog: bool = False) -> None:
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        changes: Changes | None = None,
+        *,
+        plain: bool = True,
+        by_catalog: bool = False,
+    ) -> None:
         self._snapshots = snapshots
+        self._changes = changes
         self._plain = plain
         self._by_catalog = by_catalog
 
+    def connection(self) -> Calls:
+        """Return the calls of another connection."""
+        return Calls(
+            self._snapshots, copy.copy(self._changes), plain=self._plain, by_catalog=self._by_catalog
+        )
+
     def __getattr__(self, call: str) -> Callable[..., Any]:
-        if call in CHANGES:
-            return lambda *_: _refuse(call)
-        raise AttributeError(call)
+        if call not in CHANGES:
+            raise AttributeError(call)
+        found: Callable[..., Any] = getattr(self._required(call), call)
+        return found
 
     # -- the session -----------------------------------------------------------------------------------------
 
     def set_ugi(self, user_name: str, group_names: list[str] | None) -> list[str]:
-        """Take the user of the client's operating system, which proves nothing and is not used."""
+        """Take the user of the client's operating system, who has its transactions; it proves nothing."""
+        if self._changes is not None:
+            self._changes.user = user_name
         return group_names or []
 
     def get_config_value(self, name: str, default: str) -> str:
@@ -86,26 +97,41 @@ class Calls:
         """Return a namespace, at a CSN if its name says so."""
         if name == SYSTEM:
             return described.database(name, "file:/dev/null", {}, "what Tidelock tells of itself")
+        if (asked := self._read(name)).label is not None:
+            state, about = self._required("get_database").state(asked), f"transaction {asked.label}"
+            return described.database(name, folder_of(asked), state, about)
         asked, csn = self._resolved(name)
         if asked.namespace not in self._snapshots.namespaces(csn):
             raise hive.NoSuchObjectException(f"there is no namespace {asked.namespace} at CSN {csn}")
-        location = self._snapshots.route().folder(csn, asked.namespace)
         about = f"namespace {asked.namespace} of Tidelock at CSN {csn}"
-        return described.database(name, location, {"csn": str(csn)}, about)
+        return described.database(name, folder_of(asked), {"csn": str(csn)}, about)
 
     # -- tables ----------------------------------------------------------------------------------------------
 
     def get_all_tables(self, database: str) -> list[str]:
-        """Return the names of the tables of a namespace."""
+        """Return the names of the tables of a namespace.
+
+        A transaction has none: Hive's client would drop them one by one before it.
+        """
         if database == SYSTEM:
             return [NOW]
+        if self._read(database).label is not None:
+            return []
         asked, csn = self._resolved(database)
         names = (table.rpartition(".") for table in self._snapshots.tables(csn))
         return sorted(name for namespace, _, name in names if namespace == asked.namespace)
 
     def get_tables(self, database: str, pattern: str) -> list[str]:
-        """Return the names of the tables that a pattern means."""
-        return matching(self.get_all_tables(database), pattern)
+        """Return the names of the tables that a pattern means, also of those that a transaction sees."""
+        asked = self._read(database)
+        if asked.label is None:
+            return matching(self.get_all_tables(database), pattern)
+        tx = self._required("get_tables").transaction(asked)
+        try:
+            rows = tx.sql(_TABLES, [asked.namespace]).to_pylist()
+        except TransactionClosedError:
+            return []  # only a rollback is left, which looks for tables first
+        return matching([row["table_name"] for row in rows], pattern)
 
     def get_tables_by_type(self, database: str, pattern: str, kind: str) -> list[str]:
         """Return the names of the tables, or views, that a pattern means."""
@@ -127,13 +153,23 @@ class Calls:
             csn = self._snapshots.newest()
             text = f"SELECT {csn}L AS csn, '{suffix_of(csn)}' AS suffix"
             return described.view(database, NOW, _NOW, text)
+        if (asked := self._read(database)).label is not None:
+            return self._written(database, asked, name.lower())
         asked, csn, table = self._found(database, name)
         namespace, _, short = table.name.rpartition(".")
         if not asked.is_exact:
             return described.view_of(database, short, table, namespace, csn)
         to_replicas = self._snapshots.route()
         location = to_replicas.folder(csn, namespace, short)
-        return described.table(database, short, table, location, to_replicas, by_catalog=self._by_catalog)
+        options = to_replicas.options
+        return described.table(database, short, table, location, options, by_catalog=self._by_catalog)
+
+    def _written(self, database: str, asked: DatabaseName, name: str) -> Any:
+        """Return a table of a transaction."""
+        full = f"{asked.namespace}.{name}"
+        changes = self._required("get_table")
+        definition, location = changes.transaction(asked).definition(full), changes.path(asked, full)
+        return described.table(database, name, definition, location, _WRITTEN)
 
     def get_table_req(self, request: Any) -> Any:
         """As `get_table`."""
@@ -223,9 +259,31 @@ class Calls:
 
     # -- what names mean -------------------------------------------------------------------------------------
 
+    def _read(self, database: str) -> DatabaseName:
+        """Return what the name of a database says; a namespace may have the name of a transaction."""
+        asked = read_name(database)
+        if asked.label is None or database.lower().startswith(TRANSACTION):
+            return asked
+        known = self._snapshots.namespaces(self._snapshots.newest())
+        return DatabaseName(database.lower(), None) if database.lower() in known else asked
+
+    def _required(self, call: str) -> Changes:
+        if self._changes is None:
+            raise hive.MetaException(
+                f"tables of Tidelock are only read by name here, by --writes off ({call}); write with "
+                "tidelock.spark.write or df.write.format('tidelock'), and change definitions with "
+                "tidelock.connect()"
+            )
+        return self._changes
+
     def _resolved(self, database: str) -> tuple[DatabaseName, int]:
         """Return what the name of a database means, and the CSN at which it is read."""
-        asked = read_name(database)
+        asked = self._read(database)
+        if asked.label is not None:
+            raise hive.MetaException(
+                f"{database} is a transaction, whose tables are only written to; read the newest rows as "
+                f"{asked.namespace}, or a snapshot as {asked.namespace}_at_<csn>"
+            )
         if isinstance(asked.at, int):
             return asked, asked.at
         if isinstance(asked.at, str):
@@ -256,18 +314,11 @@ class Calls:
 
 
 def _kind(database: str) -> str:
-    return described.TABLE if read_name(database).is_exact else described.VIEW
+    return described.TABLE if read_name(database).is_fixed else described.VIEW
 
 
 def _begins(values: list[str]) -> Callable[[Partition], bool]:
     """Return whether a partition's first values are these; an empty text stands for any value."""
     return lambda one: all(
         wanted in {"", found} for wanted, found in zip(values, described.values_of(one), strict=False)
-    )
-
-
-def _refuse(call: str) -> None:
-    raise hive.MetaException(
-        f"tables of Tidelock are only read by name ({call}); write with tidelock.spark.write or "
-        "df.write.format('tidelock'), and change definitions with tidelock.connect()"
     )

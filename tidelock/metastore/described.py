@@ -16,7 +16,6 @@ from tidelock.metastore.idl import hive
 from tidelock.metastore.names import suffix_of
 from tidelock.metastore.snapshots import Partition
 from tidelock.partition_paths import NULL_TEXT, texts_of
-from tidelock.read_route import ReadRoute
 from tidelock.type_text import quoted
 from tidelock.wire.rows import Fields
 
@@ -34,16 +33,22 @@ def database(name: str, location: str, properties: Mapping[str, str], about: str
 
 
 def table(
-    database_name: str, name: str, definition: Fields, location: str, route: ReadRoute, *, by_catalog: bool
+    database_name: str,
+    name: str,
+    definition: Fields,
+    location: str,
+    options: Mapping[str, str],
+    *,
+    by_catalog: bool = False,
 ) -> Any:
-    """Return a table at a CSN.
+    """Return a table at a CSN, or one of a transaction, to which rows are written.
 
     Args:
         database_name: Its database.
         name: Its name there.
         definition: Columns, partition columns, rows and bytes.
         location: Its folder.
-        route: The way to the replicas.
+        options: Options of Spark's reader and writer.
         by_catalog: Spark asks for the partitions that a query needs, and lists their folders. It does so
             without the options of the table, and above 32 folders on the executors: so all processes have to
             know the name service from their settings. Otherwise Spark lists all folders, with the options.
@@ -53,16 +58,17 @@ def table(
     properties = {
         "EXTERNAL": "TRUE",
         "spark.sql.sources.provider": "parquet",
+        # Spark sends them back behind an INSERT, and only if there were some.
         "spark.sql.statistics.totalSize": str(definition["bytes"]),
         "spark.sql.statistics.numRows": str(definition["rows"]),
         **spark_types.properties(columns, keys),
     }
     if keys and by_catalog:
         properties["spark.sql.partitionProvider"] = "catalog"
-    options = {**route.options, "path": location, "serialization.format": "1"}
+    storage = {**options, "path": location, "serialization.format": "1"}
     types = {one["name"]: one["type"] for one in columns}
     return hive.Table(
-        sd=_storage(location, options),
+        sd=_storage(location, storage),
         partitionKeys=[hive.FieldSchema(key, types[key], None) for key in keys],
         parameters=properties,
         tableType=TABLE,

@@ -2,7 +2,8 @@
 
 ``sales_at_4217`` is the namespace ``sales`` at CSN 4217: its tables never change, so Spark may keep what it
 was told of them. ``sales_at_q3`` is the namespace at the tag ``q3``, and ``sales`` the newest CSN at each
-look-up; both are views of the first.
+look-up; both are views of the first. ``tx_load7`` is the transaction of the label ``load7``, to whose tables
+rows are written; ``sales_tx_load7`` is the namespace ``sales`` in it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ from typing import Final
 SYSTEM: Final = "tidelock"
 #: Its view of one row: the newest CSN.
 NOW: Final = "now"
+#: The beginning of the name of a transaction.
+TRANSACTION: Final = "tx_"
 #: The text between a namespace and a CSN or a tag.
 _AT: Final = "_at_"
 _NAMED: Final = re.compile(rf"(?P<namespace>.+?){_AT}(?P<at>[^.]+)")
+_WRITTEN: Final = re.compile(r"(?:(?P<namespace>.+?)_)?tx_(?P<label>[a-z0-9_]+)")
+_DEFAULT: Final = "default"
 _CSN: Final = re.compile(r"[0-9]{1,18}")
 
 
@@ -28,22 +33,33 @@ class DatabaseName:
     Attributes:
         namespace: The namespace.
         at: A CSN; a tag, in lower case as Hive's client sends it; None: the newest CSN.
+        label: The label of the transaction that writes to it; None: it is read.
     """
 
     namespace: str
     at: int | str | None
+    label: str | None = None
 
     @property
     def is_exact(self) -> bool:
         """Whether its tables are always the same."""
         return isinstance(self.at, int)
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether its tables are tables for Spark, and no views."""
+        return self.is_exact or self.label is not None
+
 
 def read_name(text: str) -> DatabaseName:
     """Return what the name of a database says."""
-    found = _NAMED.fullmatch(text.lower())
+    name = text.lower()
+    found = _NAMED.fullmatch(name)
     if found is None:
-        return DatabaseName(text.lower(), None)
+        written = _WRITTEN.fullmatch(name)
+        if written is None:
+            return DatabaseName(name, None)
+        return DatabaseName(written["namespace"] or _DEFAULT, None, written["label"])
     at = found["at"]
     return DatabaseName(found["namespace"], int(at) if _CSN.fullmatch(at) else at)
 

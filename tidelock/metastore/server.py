@@ -13,12 +13,14 @@ from thriftpy2.thrift import TApplicationException, TProcessor
 from thriftpy2.transport import TSocket, TTransportException
 from thriftpy2.transport.buffered import TCyBufferedTransport
 
-from tidelock.errors import TidelockError, UnknownTableError
+from tidelock.errors import TidelockError, UnknownTableError, UnknownTransactionError
 from tidelock.metastore.calls import Calls
 from tidelock.metastore.idl import hive
 
 _log = structlog.get_logger("metastore")
-_OF_HIVE: Final = (hive.MetaException, hive.NoSuchObjectException)
+_OF_HIVE: Final = (hive.MetaException, hive.NoSuchObjectException, hive.AlreadyExistsException)
+#: Errors about something that does not exist: statements with IF EXISTS go on.
+_NOTHING: Final = (UnknownTableError, UnknownTransactionError)
 
 
 class _Answering(TProcessor):  # type: ignore[misc]
@@ -49,7 +51,7 @@ def declared_of(error: Exception) -> Any:
     """Return the exception of Hive that stands for an error."""
     if isinstance(error, _OF_HIVE):
         return error
-    if isinstance(error, UnknownTableError):
+    if isinstance(error, _NOTHING):
         return hive.NoSuchObjectException(error.message)
     if isinstance(error, TidelockError):
         return hive.MetaException(f"{type(error).__name__}: {error.message}")
@@ -62,7 +64,7 @@ class MetastoreServer(socketserver.ThreadingTCPServer):
 
     Args:
         address: Host and port; port 0: any free one.
-        calls: What is answered.
+        calls: The answers; each connection has calls of its own.
         connections_max: Connections at once; one more is closed at once.
     """
 
@@ -71,7 +73,7 @@ class MetastoreServer(socketserver.ThreadingTCPServer):
     block_on_close = False
 
     def __init__(self, address: tuple[str, int], calls: Calls, *, connections_max: int) -> None:
-        self._processor = _Answering(hive.ThriftHiveMetastore, calls)
+        self._calls = calls
         self._places = threading.BoundedSemaphore(connections_max)
         self._connections_max = connections_max
         super().__init__(address, socketserver.BaseRequestHandler)
@@ -96,11 +98,12 @@ class MetastoreServer(socketserver.ThreadingTCPServer):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         wrapped = TSocket()
         wrapped.set_handle(connected)
+        processor = _Answering(hive.ThriftHiveMetastore, self._calls.connection())
         transport = TCyBufferedTransport(wrapped)
         protocol = TCyBinaryProtocol(transport, strict_read=False)
         try:
             while True:
-                self._processor.process(protocol, protocol)
+                processor.process(protocol, protocol)
         except (TTransportException, OSError):
             pass  # the client has left
         except Exception as error:  # of the package: the bytes are no call

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tidelock.type_text import Array, Map, Plain, Struct, TypeTree, parse
+from tidelock.type_text import Array, Map, Plain, Struct, TypeTree, parse, quoted
 from tidelock.wire.rows import Fields
 
 #: Names of Spark's JSON that are not those of its SQL.
@@ -17,6 +17,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "bigint": "long",
     "time": "time(6)",
 }
+_TEXTS: Final[Mapping[str, str]] = {theirs: ours for ours, theirs in _NAMES.items()}
 #: The version that a table says it was made by. Any from 2.1 on has Spark take the schema below.
 _MADE_BY: Final = "3.5.0"
 
@@ -56,6 +57,25 @@ def json_of(kind: TypeTree) -> Any:
             return {"type": "struct", "fields": inside}
         case Plain(name):
             return _NAMES.get(name, name)
+
+
+def type_of(found: Any) -> str:
+    """Return the text of a type for a type of Spark's JSON, or of Hive, whose texts are the same.
+
+    Raises:
+        ValueError: It is a type that has no text, as one that a user has defined.
+    """
+    if isinstance(found, str):
+        return _TEXTS.get(found, found)
+    match found:
+        case {"type": "array", "elementType": element}:
+            return f"array<{type_of(element)}>"
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return f"map<{type_of(key)},{type_of(value)}>"
+        case {"type": "struct", "fields": fields}:
+            inside = ",".join(f"{quoted(one['name'])}:{type_of(one['type'])}" for one in fields)
+            return f"struct<{inside}>"
+    raise ValueError(f"{found!r} has no text")
 
 
 def _field(name: str, kind: Any, *, nullable: bool) -> dict[str, Any]:

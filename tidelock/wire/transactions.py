@@ -82,6 +82,7 @@ class TransactionInfo(Row, frozen=True):
         csn: CSN of its commit.
         error: Why it accepts no statements any more.
         lease_left_s: Seconds until its lease ends, if it has one.
+        meta: Own data of its client.
     """
 
     shown: ClassVar[tuple[str, ...]] = (
@@ -109,6 +110,7 @@ class TransactionInfo(Row, frozen=True):
     csn: int | None
     error: str | None
     lease_left_s: float | None
+    meta: dict[str, Any] | None = None
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -208,7 +210,7 @@ class TokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of POST /transactions/{tid}/token.
 
     Attributes:
-        rights: The rights of the token: append, replace, read, heartbeat, commit.
+        rights: The rights of the token: append, replace, read, heartbeat, commit, by_name.
         tables: Names of the tables for which it is valid; null: all.
         ttl_s: Seconds after which it expires; null: the agent's `token_ttl_s`.
     """
@@ -230,6 +232,12 @@ class TokenAnswer(msgspec.Struct, frozen=True):
     token: str
     expires_s: int
     url: str
+
+
+class Confirmed(msgspec.Struct, frozen=True):
+    """Answer to POST /transactions/{tid}/confirm/{table}: whether a job has waited for it."""
+
+    waited: bool
 
 
 class SealRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from tidelock.csnlog.core.ids import Csn, TableId
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.csnlog.core.model import DefineTable
 from tidelock.errors import BadRequestError, TooLargeError
 from tidelock.replica_agent.config.metrics import Metrics
@@ -225,7 +225,7 @@ class Inserts:
             return rows, parts
 
     async def accept(
-        self, tx: Transaction, table: TableId, parts: Sequence[PartMeta], *, changed: bool
+        self, tx: Transaction, table: TableId, parts: Sequence[PartMeta], taken: Sequence[PartId] | None
     ) -> None:
         """Let rows that were staged as whole files follow the rules of their table, as :meth:`add` does.
 
@@ -235,8 +235,8 @@ class Inserts:
             tx: An open transaction of this home.
             table: The table.
             parts: All parts of the rows.
-            changed: They are what a change has left of rows of the table, and new rows; otherwise they are
-                inserted.
+            taken: They are what a change has left of the rows of these parts, and new rows; None: all of them
+                are new.
 
         Raises:
             As :meth:`add`. A key that comes twice among the rows is an error, whatever the table does with
@@ -249,9 +249,8 @@ class Inserts:
             version, schema = self.tables.seen(tx.read_csn, tx.staged.definitions).schema(table)
             tx.use(table, version)
             if schema.unique_key:
-                replace = schema.replaces and not changed
-                await self.mutations.compare_keys(tx, schema, parts, replace=replace)
-            if not changed:
+                await self.mutations.compare_keys(tx, schema, parts, taken)
+            if taken is None:
                 await self._follow(tx, schema, parts, tx.read_csn)
 
     async def _follow(self, tx: Transaction, schema: TableSchema, parts: Sequence[PartMeta], at: Csn) -> None:

@@ -147,7 +147,11 @@ class Mutations:
         return done.counts.rows_inserted + done.counts.rows_updated, done.added
 
     async def compare_keys(
-        self, tx: Transaction, schema: TableSchema, parts: Sequence[PartMeta], *, replace: bool
+        self,
+        tx: Transaction,
+        schema: TableSchema,
+        parts: Sequence[PartMeta],
+        taken: Sequence[PartId] | None,
     ) -> None:
         """Require that rows which were staged as whole files have keys of their own.
 
@@ -155,19 +159,26 @@ class Mutations:
             tx: It has staged the rows; they are not parts of it yet.
             schema: Their table, which has a unique key.
             parts: All parts of the rows.
-            replace: Rows of the table that have one of the keys are deleted.
+            taken: Parts that these rows replace, whose keys are not new; None: all keys are, and rows of a
+                table that replaces duplicates are deleted if they have one of them.
 
         Raises:
-            DuplicateKeyError: Two of the rows have the same key; or, without ``replace``, a row of the table.
+            DuplicateKeyError: Two of the rows have the same key; or a row of the table has it, and stays.
             Others as :meth:`delete`.
         """
         async with self.transactions.removing(tx):
             for some in _apart(parts):
-                action = CompareKeys(schema.unique_key, tuple(part.part for part in some), replace)
+                action = CompareKeys(
+                    schema.unique_key,
+                    tuple(part.part for part in some),
+                    tuple(taken or ()),
+                    replace=schema.replaces and taken is None,
+                )
                 await self._change(tx, schema.id, action)
 
     def _found(self, tx: Transaction, table: str) -> TableSchema:
-        """Return the table that has a name for the statement that begins."""
+        """Return the table that has a name for the statement that begins, which may read any table."""
+        tx.require_whole()
         at = tx.begin_statement(self.removals.waiters.reached)
         return self.tables.seen(at, tx.staged.definitions).named(full_name(table))[1]
 
@@ -277,10 +288,13 @@ def _apart(parts: Sequence[PartMeta]) -> Iterator[list[PartMeta]]:
     The columns of the partitions are in each unique key.
     """
     some: list[PartMeta] = []
+    size = 0
     for _, of_partition in groupby(sorted(parts, key=attrgetter("path")), attrgetter("path")):
-        some += of_partition
-        if sum(part.length for part in some) >= JUDGED_BYTES:
+        for part in of_partition:
+            some.append(part)
+            size += part.length
+        if size >= JUDGED_BYTES:
             yield some
-            some = []
+            some, size = [], 0
     if some:
         yield some

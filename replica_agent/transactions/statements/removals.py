@@ -175,6 +175,7 @@ class Removals:
         """Return a table as a statement sees it; the commit checks that it stays so."""
         at = tx.begin_statement(self.waiters.reached)
         version, schema = self.tables.seen(at, tx.staged.definitions).named(full_name(table))
+        tx.require_whole(schema.id)
         tx.use(schema.id, version)
         return schema
 

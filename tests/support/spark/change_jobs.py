@@ -31,7 +31,9 @@ class ChangeJobs:
         with connect(url) as db, db.begin(fresh=True) as tx:
             if optimize is not None:
                 db.optimize(optimize)
-            return [self._done(self._change(tx, **change)) for change in changes]
+            done = [self._done(self._change(tx, **change)) for change in changes]
+            tx.commit(wait="copies")  # so that the next read of any client has it
+        return done
 
     def _change(self, tx: Transaction, what: str, table: str, **how: Any) -> ChangeResult:
         match what:
@@ -54,6 +56,8 @@ class ChangeJobs:
         """Change rows of a table (k, v) by expressions and values: v becomes 2 v, and null for k = 3."""
         with connect(url) as db, db.begin() as tx:
             doubled = tl.update(self._spark, tx, table, {"v": F.col("v") * 2}, F.col("k") != 3)
+            tx.commit(wait="copies")
         with connect(url) as db, db.begin() as tx:
             emptied = tl.update(self._spark, tx, table, {"v": None}, "k = 3")
+            tx.commit(wait="copies")
         return [self._done(doubled), self._done(emptied)]

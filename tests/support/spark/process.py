@@ -24,6 +24,8 @@ from workloads.child import Child
 
 #: How long a session may take to end, in seconds.
 STOP_TIMEOUT_S = 60.0
+#: The priority of a session that starts Python processes, where it may be raised.
+_AHEAD: Final = -5
 #: The class of an executor that is a separate process.
 _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 
@@ -68,6 +70,10 @@ class SparkProcess:
             env=environ,
             own_session=True,
         )
+        if python_workers:
+            # Spark gives each of its Python processes ten seconds to start, and has no setting for that.
+            with contextlib.suppress(PermissionError):
+                os.setpriority(os.PRIO_PROCESS, self._child.process.pid, _AHEAD)
         self._identity = processes.record(self._child.process.pid, folder / "spark.pid")
         self._running: str | None = None
 

@@ -140,10 +140,15 @@ def test_every_argument_for_a_time_is_known_here() -> None:
 
 @pytest.mark.parametrize("asked", ASKED, ids="-".join)
 def test_each_statement_about_the_past_takes_iso_text(
-    fake_cluster: FakeCluster, fake_db: Database, tmp_path: Path, asked: tuple[str, str]
+    fake_cluster: FakeCluster,
+    fake_db: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[str, str],
 ) -> None:
     """Text with a zone is sent as its milliseconds; without one it is refused, and no statement is sent."""
     call = ASKED[asked]
+    monkeypatch.chdir(tmp_path)  # an export writes there
 
     def sent() -> list[str]:
         requests = [request for agent in fake_cluster.agents.values() for request in agent.requests]

@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 
 from tests.support.project.source import ROOT
+from tidelock import job_options, token_text
 from tidelock import read_route as options
-from tidelock import token_text
 from tidelock.replica_agent.readers import signs
 from tidelock.spark import writing
 
@@ -33,7 +33,7 @@ def test_options_of_readers_have_their_lines(option: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", [*writing.SESSION, *writing.OPTIONS, *writing.WRITER_SETTINGS["append"].options]
+    "setting", [*job_options.SESSION, *job_options.OPTIONS, *writing.WRITER_SETTINGS["append"].options]
 )
 def test_settings_of_writers_have_their_lines(setting: str) -> None:
     """Each has its line."""
@@ -43,9 +43,9 @@ def test_settings_of_writers_have_their_lines(setting: str) -> None:
 def test_the_values_are_those_of_the_helpers() -> None:
     """The helpers set the values that the page requires."""
     assert "| `spark.sql.parquet.outputTimestampType` | `TIMESTAMP_MICROS`" in PAGE
-    assert writing.SESSION["spark.sql.parquet.outputTimestampType"] == "TIMESTAMP_MICROS"
-    assert writing.SESSION["spark.sql.parquet.datetimeRebaseModeInWrite"] != "LEGACY"
-    assert writing.OPTIONS["mapreduce.fileoutputcommitter.algorithm.version"] == "1"
+    assert job_options.SESSION["spark.sql.parquet.outputTimestampType"] == "TIMESTAMP_MICROS"
+    assert job_options.SESSION["spark.sql.parquet.datetimeRebaseModeInWrite"] != "LEGACY"
+    assert job_options.OPTIONS["mapreduce.fileoutputcommitter.algorithm.version"] == "1"
     assert f"`{options.SILENCE_S * 1000:.0f}ms` both" in PAGE
     assert f"with one replica `{options.LONE_CONNECT_S:.0f}s`" in PAGE
     assert f"{options.LONE_READ_MARGIN_S:.0f} s more than its `read_wait_s`" in PAGE

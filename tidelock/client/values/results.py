@@ -180,7 +180,7 @@ class TableChange:
     time: datetime | None
 
 
-class TransactionAtHome(TransactionInfo, frozen=True):
+class TransactionAtHome(TransactionInfo, frozen=True, kw_only=True):
     """A transaction as its home shows it, with the `home`."""
 
     home: str

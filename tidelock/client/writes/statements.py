@@ -22,7 +22,7 @@ from tidelock.client.values.results import ChangeResult, InsertResult, RemoveRes
 from tidelock.client.writes.file_import import import_files_of, send_files
 from tidelock.client.writes.lake_files import Lake, lake_files
 from tidelock.column_names import join_list
-from tidelock.errors import TidelockError
+from tidelock.errors import TidelockError, UnknownTableError
 from tidelock.loopback_names import reachable
 from tidelock.wire.statements import (
     DeleteRequest,
@@ -37,7 +37,7 @@ from tidelock.wire.statements import (
     UpdateRequest,
 )
 from tidelock.wire.tables import TableInfo
-from tidelock.wire.transactions import SealRequest, TokenAnswer, TokenRequest
+from tidelock.wire.transactions import Confirmed, SealRequest, TokenAnswer, TokenRequest
 
 T = TypeVar("T")
 
@@ -344,7 +344,8 @@ class Statements(HomeRequests):
         """Return a token, with which other processes write to this transaction, or join it.
 
         Args:
-            rights: "append" to add rows, "replace" to remove the existing rows (mode "overwrite"). For a
+            rights: "append" to add rows, "replace" to remove the existing rows (mode "overwrite"),
+                "by_name" besides for engines that look at a table before they write (`confirm`). For a
                 process that joins the transaction (`tidelock.join`): "read" to see what the transaction
                 sees, "heartbeat" to keep it alive, "commit" to end it.
             tables: Names; None = all.
@@ -424,9 +425,11 @@ class Statements(HomeRequests):
             UnknownTableError, TableModeError, TransactionClosedError: As in `insert`. After each of these
                 errors: rollback() only.
         """
-        body = ReplaceRequest(list(files))
+        body, step = ReplaceRequest(list(files)), f"replace/{segment(table)}"
+        change_s = self._transport.timeouts.change_s
         return self._statement(
-            lambda: self._call(f"replace/{segment(table)}", answer=Replacement, body=body), reads=False
+            lambda: self._call(step, answer=Replacement, body=body, timeout_s=change_s, working=True),
+            reads=False,
         )
 
     def seal_change(
@@ -449,17 +452,33 @@ class Statements(HomeRequests):
         changes = RowChanges(rows_deleted, rows_updated, rows_inserted)
         return self._change(f"replaced/{segment(table)}", lambda: changes)
 
+    def confirm(self, table: str) -> bool:
+        """Let a job count that has written through a path with the right "by_name", and has ended well.
+
+        Such a job may have been reported as failed although all of its rows are staged. So the transaction
+        cannot be committed before the engine has said how it ended.
+
+        Returns:
+            Whether a job has waited for that.
+
+        Raises as `definition`.
+        """
+        step = f"confirm/{segment(table)}"
+        return self._statement(lambda: self._call(step, answer=Confirmed), reads=True).waited
+
     def definition(self, table: str) -> TableInfo:
         """Return a table as this transaction sees it: its columns, `partition_by`, `sort_by`, properties.
 
         `rows`, `bytes` and `parts` are those of its snapshot.
 
         Raises:
-            UnknownTableError: The transaction sees no such table.
+            UnknownTableError: The transaction sees no such table. It goes on.
             UnavailableError: The home does not answer; the call may be repeated.
         """
         path = f"tables/{segment(table)}"
-        return self._statement(lambda: self._call(path, answer=TableInfo, method="GET"), reads=True)
+        return self._statement(
+            lambda: self._call(path, answer=TableInfo, method="GET"), reads=True, spared=UnknownTableError
+        )
 
     def _remove(self, statement: str, table: str, body: msgspec.Struct | None) -> RemoveResult:
         step = f"{statement}/{segment(table)}"
@@ -496,8 +515,10 @@ class Statements(HomeRequests):
         """Count the rows of a statement's result for that of the commit."""
         raise NotImplementedError
 
-    def _statement(self, run: Callable[[], T], *, reads: bool) -> T:
-        """Run a statement; its failure may leave the transaction open for rollback() only."""
+    def _statement(
+        self, run: Callable[[], T], *, reads: bool, spared: type[TidelockError] | tuple[()] = ()
+    ) -> T:
+        """Run a statement; its failure, but for `spared`, may leave the transaction to rollback() only."""
         raise NotImplementedError
 
     def _keep(self, table: str, data: Data) -> InsertResult | None:

@@ -428,10 +428,12 @@ class Transaction(RowReader, TableStatements):
     def _roll_back_at_home(self) -> None:
         self._call("rollback", answer=EndAnswer, timeout_s=self._connection.members.patience_s)
 
-    def _statement(self, run: Callable[[], T], *, reads: bool) -> T:
-        """Run a statement; if it is refused or may be half done, only a rollback is left."""
+    def _statement(
+        self, run: Callable[[], T], *, reads: bool, spared: type[TidelockError] | tuple[()] = ()
+    ) -> T:
+        """Run a statement; if it is refused (not `spared`), or may be half done, only a rollback is left."""
         self._at_home()
-        result = self._run(run, reads=reads)
+        result = self._run(run, reads=reads, spared=spared)
         self._count(result)
         return result
 

@@ -14,6 +14,7 @@ from chaos.record.journal import Journal, load
 from chaos.workloads.pairs import MET, Pairs, events_met
 from chaos.world import World
 from tests.unit.chaos.lines import call, run
+from tidelock.errors import BadRequestError
 
 #: A call of the workload.
 CALL: Final[dict[str, Any]] = call(1) | {"workload": "pairs"}
@@ -64,9 +65,13 @@ def test_a_client_notes_what_the_load_has_met(tmp_path: Path) -> None:
         "r1": event("compacted", table="default.pairs_plus"),
         "r2": "\n".join([event("compacted", table="default.pairs_minus"), event("collected", parts=2)]),
     }
-    cluster = SimpleNamespace(
-        replicas=["r1"], node=lambda name: SimpleNamespace(log=lambda: logs[name]), connect=mock.MagicMock()
-    )
+
+    def node(name: str) -> SimpleNamespace:
+        if name not in logs:  # a replica that is registered gets its node a moment later
+            raise BadRequestError(f"expected one of r1, r2, found {name!r}")
+        return SimpleNamespace(log=lambda: logs[name])
+
+    cluster = SimpleNamespace(replicas=["r3", "r1"], node=node, connect=mock.MagicMock())
     values = dict.fromkeys(World.__dataclass_fields__, cast("Any", 0))
     stopping = SimpleNamespace(wait=lambda _: False, is_set=lambda: False)
     with Journal(tmp_path / "journal.jsonl") as journal:

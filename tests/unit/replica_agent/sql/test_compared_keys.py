@@ -53,7 +53,7 @@ def compared(folder: Path, parts: Sequence[PartId], *, replace: bool) -> tuple[D
     """Compare the keys of parts."""
     directory = DataDir.__new__(DataDir)
     directory.path = folder
-    return directory, run(directory, "t", CompareKeys(KEY, tuple(parts), replace))
+    return directory, run(directory, "t", CompareKeys(KEY, tuple(parts), replace=replace))
 
 
 @given(st.lists(_rows, max_size=3), st.lists(_rows, min_size=1, max_size=2))

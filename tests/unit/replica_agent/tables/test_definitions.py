@@ -262,3 +262,15 @@ def test_a_dropped_table_comes_back_at_its_source(known: Known) -> None:
     known.apply(*definitions.dropping(TableName("default.old"), known))
     with pytest.raises(BadRequestError, match=r"derived from default\.old, which does not exist"):
         definitions.undropping(ended, None, known)
+
+
+@pytest.mark.parametrize("namespace", ["tidelock", "tx_load", "sales_tx_1", "sales_at_4217"])
+def test_names_that_mean_something_else_to_spark_are_no_new_namespaces(known: Known, namespace: str) -> None:
+    """A namespace that exists takes new tables; other names with these words are free."""
+    with pytest.raises(BadRequestError, match="a new namespace cannot be"):
+        definitions.creating(schema(f"{namespace}.t"), known)
+    with pytest.raises(BadRequestError, match="a new namespace cannot be"):
+        definitions.founding(TableName(f"{namespace}."), {}, known)
+    known.tables[TableId("old")] = Last(0, schema(f"{namespace}.old"))
+    assert definitions.creating(schema(f"{namespace}.t"), known)
+    assert definitions.creating(schema("sales_at_home.t"), known)

@@ -101,8 +101,9 @@ def test_rights_and_tables_not_named_are_refused() -> None:
 
 
 def test_rights_that_have_to_be_asked_for() -> None:
-    """The rights to read, to keep alive and to end must be requested by name."""
-    assert {right.value for right in set(Right) - set(DEFAULT_RIGHTS)} == {"read", "heartbeat", "commit"}
+    """The rights to read, to keep alive, to end and to write by name must be requested by name."""
+    others = {right.value for right in set(Right) - set(DEFAULT_RIGHTS)}
+    assert others == {"read", "heartbeat", "commit", "by_name"}
     writer = TokenClaims("c1", CLAIMS.tid, frozenset(DEFAULT_RIGHTS), None, NOW_S + 60)
     for right in Right:
         if right in DEFAULT_RIGHTS:
