@@ -155,6 +155,13 @@ def _writes(runs: Mapping[int, Sequence[Mapping[str, Any]]]) -> Iterator[Aim]:
             if way["way"] == "path":
                 yield Aim(f"Spark write, {replicas} replica(s), ratio to {beside}", bound, way["to_plain"])
         seconds = {way["way"]: way["whole_s"] for way in runs.get(replicas, ())}
+        if "keyed" in seconds:
+            ratio = seconds["keyed"] / seconds["path"]
+            yield Aim(
+                f"Spark write into a table with a key, {replicas} replica(s), ratio to one without",
+                1.5,
+                ratio,
+            )
         if replicas == 1 and "source" in seconds:
             yield Aim("data source, ratio to the path write", 1.5, seconds["source"] / seconds["path"])
 

@@ -128,7 +128,12 @@ def _writes(axis: Any, figures: Mapping[str, Any]) -> None:
     colours = [_OTHERS if way["way"] == "plain" else _OURS for _, way in bars]
     drawn = axis.bar(places, [way["whole_s"] for _, way in bars], 0.6, color=colours)
     axis.bar_label(drawn, ["" if way["way"] == "plain" else f"{way['to_plain']:.2f}x" for _, way in bars])
-    names = {"plain": "plain\n{} times", "path": "tl.write\n{} replicas", "source": "source\n{} replicas"}
+    names = {
+        "plain": "plain\n{} times",
+        "path": "tl.write\n{} replicas",
+        "keyed": "with a key\n{} replicas",
+        "source": "source\n{} replicas",
+    }
     axis.set_xticks(list(places), [names[way["way"]].format(replicas) for replicas, way in bars])
     axis.set_ylabel("seconds, median")
     axis.set_title(f"How long does Spark write lineitem? SF {figures['spark_writes']['scale_factor']:g}")

@@ -273,7 +273,12 @@ def _memory(load: Mapping[str, Any]) -> Sheet:
 
 
 def _writes(writes: Mapping[str, Any]) -> Sheet:
-    names = {"plain": "plain Parquet", "path": "`tl.write`, then commit", "source": "data source"}
+    names = {
+        "plain": "plain Parquet",
+        "path": "`tl.write`, then commit",
+        "keyed": "`tl.write`, then commit, table with a unique key",
+        "source": "data source",
+    }
     rows = []
     for run in writes["runs"]:
         replicas = run["replicas"]
@@ -544,6 +549,11 @@ def _spark_peers(peers: Mapping[str, Any]) -> Iterator[Sheet]:
             _texts(run["statement"], run["format"], run["s"], run["everywhere_s"])
             for run in peers["mutations"]
         ],
+    )
+    yield Sheet(
+        f"{title}: rows are merged into lineitem by Spark, one in ten of them is new",
+        ("share of the table, %", "format", "s, committed", "s, on all replicas"),
+        [_texts(run["percent"], run["format"], run["s"], run["everywhere_s"]) for run in peers["merges"]],
     )
     yield Sheet(
         f"{title}: small batches of one writer",

@@ -17,6 +17,7 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import tidelock.spark as tl
@@ -31,6 +32,8 @@ from workloads.tpch.tables import LINEITEM
 #: The measured numbers of replicas; plain Parquet is written as many times.
 REPLICAS: Final = (1, 3)
 _REPEATS_MAX: Final = 3
+#: The columns of lineitem's key, the partition column among them.
+_KEY: Final = ("l_orderkey", "l_linenumber", *LINEITEM.partition_by)
 _LOOK_S: Final = 0.01
 
 
@@ -106,6 +109,7 @@ class _Ways:
         self._ways: dict[str, Callable[[], tuple[float, float]]] = {
             "plain": self._write_plain,
             "path": self._write_path,
+            "keyed": self._write_keyed,
             "source": self._write_source,
         }
 
@@ -162,12 +166,23 @@ class _Ways:
 
     def _write_path(self) -> tuple[float, float]:
         with self._new_table("path") as (db, table):
-            begun = time.monotonic()
-            with db.begin() as tx:
-                tl.write(self._frame, tx, table)
-                written = time.monotonic()
-                tx.commit(wait="all")
-            ended = time.monotonic()
+            return self._write(db, table)
+
+    def _write_keyed(self) -> tuple[float, float]:
+        """The same rows, whose keys are compared when the job ends."""
+        required = {*_KEY}
+        schema = pa.schema([one.with_nullable(one.name not in required) for one in LINEITEM.schema])
+        with self._new_table("keyed", schema, unique_key=",".join(_KEY)) as (db, table):
+            return self._write(db, table)
+
+    def _write(self, db: Database, table: str) -> tuple[float, float]:
+        """Write the rows, and commit them on all replicas."""
+        begun = time.monotonic()
+        with db.begin() as tx:
+            tl.write(self._frame, tx, table)
+            written = time.monotonic()
+            tx.commit(wait="all")
+        ended = time.monotonic()
         return ended - begun, ended - written
 
     def _write_source(self) -> tuple[float, float]:
@@ -184,16 +199,18 @@ class _Ways:
         return ended - begun, ended - written
 
     @contextlib.contextmanager
-    def _new_table(self, way: str) -> Iterator[tuple[Database, str]]:
+    def _new_table(
+        self, way: str, schema: pa.Schema = LINEITEM.schema, **properties: str
+    ) -> Iterator[tuple[Database, str]]:
         """An empty table; what was written before is another one, which nobody merges meanwhile."""
         self._last[way] = table = f"{way}_{next(self._numbers)}"
         with self._cluster.connect("r1") as db:
             db.create_table(
                 table,
-                LINEITEM.schema,
+                schema,
                 partition_by=LINEITEM.partition_by,
                 sort_by=LINEITEM.sort_by,
-                properties={"compaction": "off"},
+                properties={"compaction": "off", **properties},
             )
             yield db, table
 

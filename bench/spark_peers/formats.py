@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tidelock.spark as tl
 from bench.spark_peers.session import ICEBERG
-from bench.tools.statements import BenchStatement
+from bench.tools.statements import BenchMerge, BenchStatement
 from tidelock.client import Database, Transaction
 from workloads.tpch.tables import TpchTable
 
@@ -49,10 +49,13 @@ class SparkFormat(Protocol):
 
 
 class ChangingFormat(SparkFormat, Protocol):
-    """A table format with deletes and updates."""
+    """A table format with deletes, updates and merges."""
 
     def change(self, table: TpchTable, statement: BenchStatement) -> None:
         """Run a statement and commit it."""
+
+    def merge(self, table: TpchTable, rows: DataFrame, statement: BenchMerge) -> None:
+        """Bring rows into a table by Spark, and commit that."""
 
 
 class _LocalFormat:
@@ -120,6 +123,10 @@ class Delta(_LocalFormat):
         """Run it as SQL."""
         self._spark.sql(_text(self._name(table), statement))
 
+    def merge(self, table: TpchTable, rows: DataFrame, statement: BenchMerge) -> None:
+        """Run it as SQL."""
+        _merge(self._spark, self._name(table), rows, statement)
+
 
 class Iceberg(_LocalFormat):
     """Apache Iceberg in the session's catalog, a folder."""
@@ -147,6 +154,10 @@ class Iceberg(_LocalFormat):
     def change(self, table: TpchTable, statement: BenchStatement) -> None:
         """Run it as SQL: it copies the files that have such rows, the default."""
         self._spark.sql(_text(self._name(table), statement))
+
+    def merge(self, table: TpchTable, rows: DataFrame, statement: BenchMerge) -> None:
+        """Run it as SQL."""
+        _merge(self._spark, self._name(table), rows, statement)
 
     @staticmethod
     def _name(table: TpchTable) -> str:
@@ -215,6 +226,14 @@ class Tidelock:
             tx.commit()
         self._last = tx
 
+    def merge(self, table: TpchTable, rows: DataFrame, statement: BenchMerge) -> None:
+        """Let Spark do it."""
+        values = {column: f"source.{column}" for column in statement.update}
+        with self._db.begin() as tx:
+            tl.merge(rows, tx, table.name, on=statement.on, when_matched_update=values)
+            tx.commit()
+        self._last = tx
+
 
 def _columns(like: DataFrame) -> str:
     """Return the columns of a table that is to be made, as Spark's SQL."""
@@ -232,3 +251,14 @@ def _text(table: str, statement: BenchStatement) -> str:
         return f"delete from {table} where {statement.where}"
     values = ", ".join(f"{column} = {value}" for column, value in statement.update.items())
     return f"update {table} set {values} where {statement.where}"
+
+
+def _merge(spark: SparkSession, table: str, rows: DataFrame, statement: BenchMerge) -> None:
+    """Run a merge as Spark's SQL."""
+    rows.createOrReplaceTempView("merged")
+    on = " and ".join(f"target.{column} = source.{column}" for column in statement.on)
+    values = ", ".join(f"target.{column} = source.{column}" for column in statement.update)
+    spark.sql(
+        f"merge into {table} as target using merged as source on {on} "
+        f"when matched then update set {values} when not matched then insert *"
+    )

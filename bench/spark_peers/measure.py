@@ -22,7 +22,7 @@ from bench.spark_peers.formats import ChangingFormat, Delta, Iceberg, Plain, Spa
 from bench.spark_peers.run import TABLES
 from bench.spark_peers.session import PACKAGES, session
 from bench.tools import queries, tpch
-from bench.tools.statements import BenchStatement, statements
+from bench.tools.statements import MERGES, BenchMerge, BenchStatement, statements
 from bench.tools.workload import ClientPace
 from workloads.stats import geometric_mean
 from workloads.tpch.queries import Q1, Q3, Q6, Q18
@@ -61,6 +61,7 @@ def measure(folder: Path, urls: Sequence[str], *, repeats: int, pace: ClientPace
             "reads": _reads(spark, readers, repeats),
             "writes": written,
             "mutations": _mutations([delta, iceberg, tidelock_three], rows[LINEITEM.name]),
+            "merges": _merges([delta, iceberg, tidelock_three], rows[LINEITEM.name]),
             "small": small_commits.run(spark, formats, pace),
         }
 
@@ -164,6 +165,37 @@ def _mutations(formats: Sequence[ChangingFormat], rows: DataFrame) -> list[dict[
         if after == before:
             raise RuntimeError(f"{statement.name} has changed nothing")
         before = after
+    return found
+
+
+def _merges(formats: Sequence[ChangingFormat], rows: DataFrame) -> list[dict[str, Any]]:
+    """Time each merge once, one format after the other.
+
+    RuntimeError when the formats do not hold the same rows after a merge.
+    """
+    largest = rows.agg({"l_orderkey": "max"}).collect()[0][0]
+    found = []
+    for number, merge in enumerate((BenchMerge(1), *MERGES)):
+        # The first one, with other keys, warms up.
+        values = merge.rows(largest * (number + 1))
+        where = values.pop("where")
+        columns = [f"{values.get(name, name)} as {name}" for name in LINEITEM.schema.names]
+        merged = rows.where(where).selectExpr(*columns)
+        for item in formats:
+            begun = time.monotonic()
+            item.merge(LINEITEM, merged, merge)
+            committed_s = time.monotonic() - begun
+            everywhere_s = round(time.monotonic() - begun, 2) if item.everywhere() else None
+            if number:
+                found.append(
+                    {
+                        "percent": merge.percent,
+                        "format": item.name,
+                        "s": round(committed_s, 2),
+                        "everywhere_s": everywhere_s,
+                    }
+                )
+        _totals(formats)
     return found
 
 

@@ -25,7 +25,7 @@ from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
     BadRequestError,
-    RefusedError,
+    DuplicateKeyError,
     SchemaMismatchError,
     TidelockError,
     UnknownTableError,
@@ -354,7 +354,8 @@ def test_files_that_do_not_fit_are_refused_and_leave_nothing(db: Database, tmp_p
     pq.write_table(rows(1), flat)
     with pytest.raises(SchemaMismatchError, match="no partition"):
         db.import_files("t", flat)
-    with pytest.raises(RefusedError, match="unique key"):
+    pq.write_table(pa.concat_tables([rows(1), rows(1)]), flat)
+    with pytest.raises(DuplicateKeyError):
         db.import_files("flat", flat)
     with pytest.raises(BadRequestError, match=r"cannot read .*missing"), db.begin() as tx:
         tx.import_files("t", [good, tmp_path / "missing.parquet"])

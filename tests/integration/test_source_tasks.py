@@ -361,11 +361,6 @@ def test_wrong_writes_are_refused_with_their_fault(
     elsewhere(job).abort([None])
     with pytest.raises(UnknownTableError):
         DefaultSource({**options, "table": "nowhere"}).writer(schema(db, table), False)
-    db.create_table(f"{table}_key", SCHEMA, properties={"unique_key": "id"})
-    job = writer(db, {**options, "table": f"{table}_key"})
-    with pytest.raises(RefusedError, match="unique key"):
-        write(job, rows(1))
-    elsewhere(job).abort([None])
     db.create_table(f"{table}_flat", SCHEMA)
     for given, overwrite, text in (
         ({"overwritePartitions": "true"}, False, "is for mode"),

@@ -47,6 +47,7 @@ WRITES = [
     for way, whole, ratios in (
         ("plain", 10.0, {"to_plain": 1.0, "to_forced": 0.99}),
         ("path", 14.0, {"to_plain": 1.4, "to_forced": 1.39}),
+        ("keyed", 15.0, {"to_plain": 1.5, "to_forced": 1.49}),
         ("source", 22.0, {"to_plain": 2.2, "to_forced": 2.18}),
     )
 ]
@@ -144,6 +145,7 @@ FOUND: dict[str, Any] = {
         "mutations": [
             {"statement": "delete, range", "format": "Delta", "s": 3.0, "everywhere_s": None},
         ],
+        "merges": [{"percent": 10, "format": "Iceberg", "s": 9.5, "everywhere_s": None}],
         "small": [{"rows": 10, "way": "Delta", "per_s": 1.75, "latency": LATENCY}],
     },
     "pauses": [
